@@ -1,0 +1,152 @@
+"""The broker: takes messages in on ROUTER, checks them, fans them out on XPUB.
+
+A plain XSUB/XPUB proxy silently drops what a client sends right after it connects; a DEALER waits until
+it is connected, so nothing sent is lost on the way in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgpack
+import structlog
+import zmq
+
+from mosaic_bus import envelope
+from mosaic_bus.errors import BadMessageError
+
+if TYPE_CHECKING:
+    from mosaic_bus.home import Address
+
+__all__ = ["Broker"]
+
+_log = structlog.get_logger()
+
+# Messages kept for one slow subscriber before ZeroMQ drops for that subscriber alone.
+# A telemetry batch is at most about 128 KiB, so a subscriber that never reads costs 64 MB at the most.
+SUBSCRIBER_HIGH_WATER_MARK = 500
+PUBLISHER_HIGH_WATER_MARK = 500
+_SOURCES_REMEMBERED = 1000
+_WELCOME = b"~welcome."
+
+
+class Broker:
+    """Forwards messages until it is stopped; runs in a thread of its own."""
+
+    def __init__(self, address: Address, epoch: int) -> None:
+        self.address = address
+        self.epoch = epoch
+        self.counters: Counter[str] = Counter({"received": 0, "published": 0, "refused": 0, "bytes": 0})
+        self.subscriptions: Counter[bytes] = Counter()
+        self._stamper = envelope.Stamper("broker.wire", epoch)
+        self._context = zmq.Context()
+        self._complained: set[bytes] = set()
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Bind both sockets and begin to forward."""
+        self.address.require_private()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.RCVHWM, PUBLISHER_HIGH_WATER_MARK)
+        self._router.setsockopt(zmq.MAXMSGSIZE, envelope.MAX_MESSAGE_BYTES)
+        self._router.setsockopt(zmq.LINGER, 0)
+        self._xpub = self._context.socket(zmq.XPUB)
+        self._xpub.setsockopt(zmq.SNDHWM, SUBSCRIBER_HIGH_WATER_MARK)
+        self._xpub.setsockopt(zmq.XPUB_VERBOSER, 1)
+        self._xpub.setsockopt(zmq.LINGER, 200)
+        self._wake_out = self._context.socket(zmq.PAIR)
+        self._wake_out.bind("inproc://stop")
+        self._wake_in = self._context.socket(zmq.PAIR)
+        self._wake_in.connect("inproc://stop")
+        self._router.bind(self.address.ingress)
+        self._xpub.bind(self.address.egress)
+        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop forwarding, close and remove the sockets."""
+        if self._thread is not None and self._thread.is_alive():
+            with contextlib.suppress(zmq.ZMQError):
+                self._wake_in.send(b"", zmq.NOBLOCK)
+            self._thread.join()
+        self._wake_in.close(0)
+        self._context.term()
+        for endpoint in (self.address.ingress, self.address.egress):
+            if endpoint.startswith("ipc://"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(endpoint.removeprefix("ipc://"))
+
+    def _run(self) -> None:
+        try:
+            self._forward()
+        except BaseException as error:  # noqa: BLE001 - handed to the service, which ends the process loudly
+            self.failure = error
+        finally:
+            self._router.close()
+            self._xpub.close()
+            self._wake_out.close()
+
+    def _forward(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._router, self._xpub, self._wake_out):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._xpub in ready:
+                self._take_subscription(self._xpub.recv())
+            if self._router in ready:
+                self._take_message(self._router.recv_multipart(copy=False))
+            if self._wake_out in ready:
+                return
+
+    def _take_message(self, frames: list[zmq.Frame]) -> None:
+        self.counters["received"] += 1
+        parts = frames[1:]
+        try:
+            # Only topic and header are looked at here; buffers pass through untouched and uncopied.
+            size = sum(len(part) for part in parts)
+            if size > envelope.MAX_MESSAGE_BYTES:
+                raise BadMessageError(f"message of {size} bytes exceeds {envelope.MAX_MESSAGE_BYTES}")
+            envelope.check([part.bytes for part in parts[:3]])
+        except BadMessageError as error:
+            self._refuse(frames[0].bytes, error)
+            return
+        self.counters["bytes"] += size
+        self._xpub.send_multipart(parts, copy=False)
+        self.counters["published"] += 1
+
+    def _refuse(self, identity: bytes, error: BadMessageError) -> None:
+        self.counters["refused"] += 1
+        self.counters[f"refused_{error.code}"] += 1
+        if identity not in self._complained:
+            if len(self._complained) >= _SOURCES_REMEMBERED:
+                self._complained.clear()
+            self._complained.add(identity)
+            _log.warning("refused", source=identity.hex(), code=error.code, reason=str(error))
+        message = envelope.Message(
+            "error.", self._stamper.stamp("error."), {"code": error.code, "message": str(error)}
+        )
+        with contextlib.suppress(zmq.ZMQError):
+            self._router.send_multipart([identity, *envelope.encode(message)], zmq.NOBLOCK)
+
+    def _take_subscription(self, frame: bytes) -> None:
+        if not frame or frame[0] not in (0, 1):
+            return
+        topic = frame[1:]
+        if frame[0] == 0:
+            self.subscriptions[topic] -= 1
+            if self.subscriptions[topic] <= 0:
+                del self.subscriptions[topic]
+            return
+        self.subscriptions[topic] += 1
+        if topic.startswith(_WELCOME) and topic.endswith(b".") and topic.isascii():
+            name = topic.decode("ascii")
+            header = self._stamper.stamp(name)
+            self._stamper.forget(name)
+            payload = msgpack.packb({"protocol": envelope.PROTOCOL_VERSION, "broker_epoch": self.epoch})
+            self._xpub.send_multipart([topic, header.pack(), payload])

@@ -1,0 +1,80 @@
+"""Every error of the bus: one base class, messages that carry the facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "BadMessageError",
+    "BusError",
+    "CommandRefusedError",
+    "HomeInUseError",
+    "NoAnswerError",
+    "NotConnectedError",
+    "UnsafeAddressError",
+    "WrongVersionError",
+]
+
+
+class BusError(Exception):
+    """Base of all errors raised by `mosaic_bus`."""
+
+
+class BadMessageError(BusError):
+    """Bytes on the bus that are not a message of this protocol."""
+
+    code = "bad_message"
+
+
+class WrongVersionError(BadMessageError):
+    """A message of another protocol version."""
+
+    code = "wrong_version"
+
+    def __init__(self, got: object, expected: int) -> None:
+        super().__init__(f"protocol version {got!r} is not spoken here, only {expected}")
+
+
+class CommandRefusedError(BusError):
+    """A service understood a command and said no; `code`, `message` and `details` say why."""
+
+    def __init__(self, code: str, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details = details or {}
+
+
+class NoAnswerError(BusError):
+    """A command was sent several times and nobody answered."""
+
+    def __init__(self, service: str, command: str, seconds: float) -> None:
+        super().__init__(
+            f"{service} did not answer {command!r} within {seconds:g} s; is it running? (mosaic status, mosaic up)"
+        )
+        self.service = service
+
+
+class NotConnectedError(BusError):
+    """No broker answers at the address."""
+
+    def __init__(self, address: str, seconds: float) -> None:
+        super().__init__(f"no broker answers at {address} after {seconds:g} s; start one with: mosaic up")
+        self.address = address
+
+
+class HomeInUseError(BusError):
+    """Another process of the same kind already works in this home."""
+
+    def __init__(self, what: str, path: str, pid: str) -> None:
+        super().__init__(f"another {what} (pid {pid}) already runs in {path}; stop it with: mosaic down")
+
+
+class UnsafeAddressError(BusError):
+    """An address that would expose the bus beyond this machine without keys."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"{address} is reachable from other machines, and the bus has no keys yet: "
+            "use ipc:// (the default) or a loopback address such as tcp://127.0.0.1:5550"
+        )

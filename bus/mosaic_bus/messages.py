@@ -1,0 +1,296 @@
+"""The bodies of state and telemetry messages, as pydantic models. One class per body."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "FINAL_STATES",
+    "AttemptPhase",
+    "AttemptReport",
+    "Batch",
+    "BuildProgress",
+    "EnvironmentStatus",
+    "ExitReport",
+    "FailureCategory",
+    "HostState",
+    "Model",
+    "Position",
+    "Resources",
+    "RunSpec",
+    "RunState",
+    "RunStateName",
+    "RunSummary",
+    "ServiceState",
+    "StoredPositions",
+    "StreamId",
+    "StreamKind",
+    "StreamTail",
+    "StreamTails",
+    "Usage",
+]
+
+
+class Model(BaseModel):
+    """Base of all bodies: immutable, and unknown keys are ignored so that newer senders are understood."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+
+class RunStateName(StrEnum):
+    """Where a run is in its life."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+    @property
+    def final(self) -> bool:
+        """Whether a run in this state will never change again."""
+        return self in FINAL_STATES
+
+
+FINAL_STATES = frozenset(
+    {RunStateName.SUCCEEDED, RunStateName.FAILED, RunStateName.CANCELLED, RunStateName.LOST},
+)
+
+
+class FailureCategory(StrEnum):
+    """Whose fault a failure is: the machinery's, the user's code's, or the configuration's."""
+
+    INFRASTRUCTURE = "infrastructure"
+    APPLICATION = "application"
+    CONFIGURATION = "configuration"
+
+
+class Resources(Model):
+    """What a run needs, or what a host has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpus: float = Field(default=1.0, gt=0, le=4096, description="CPU cores; fractions are allowed")
+    memory_mb: int = Field(default=1024, gt=0, le=64 * 1024 * 1024, description="memory in MiB")
+
+
+class RunSpec(Model):
+    """What a user asks for: one run of one worker with one configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    worker: str = Field(pattern=r"^[a-z0-9_-]+$", description="name of the worker, e.g. baseline")
+    profile: str = Field(default="default", pattern=r"^[a-z0-9_.-]+$", description="which of the worker's environments")
+    config: dict[str, Any] = Field(default_factory=dict, description="the worker's own configuration")
+    name: str = Field(default="", max_length=120, description="readable name; made from the configuration if empty")
+    resources: Resources = Field(default_factory=Resources)
+    grace_s: float = Field(default=10.0, ge=0, le=3600, description="seconds between SIGTERM and SIGKILL")
+
+
+class RunState(Model):
+    """The state of a run as the scheduler sees it."""
+
+    run: str
+    name: str
+    worker: str
+    profile: str
+    state: RunStateName
+    reason: str = Field(description="why it is in this state, one sentence")
+    category: FailureCategory | None = Field(default=None, description="only when failed")
+    attempt: int = Field(description="0 before the first placement")
+    host: str | None = None
+    submitted_at: float
+    changed_at: float
+    started_at: float | None = Field(default=None, description="when the current attempt began to run")
+    ended_at: float | None = None
+    exit_code: int | None = None
+    detail: str = Field(default="", description="progress of a build, last log line of a failure")
+
+
+class AttemptPhase(StrEnum):
+    """Where an attempt is on its host."""
+
+    PREPARING = "preparing"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class ExitReport(Model):
+    """How an attempt ended."""
+
+    code: int | None = Field(description="exit code; None if it never started or ended by a signal")
+    signal: int | None = None
+    stopped: bool = Field(default=False, description="it had been asked to stop before it ended")
+    category: FailureCategory | None = Field(default=None, description="None when it succeeded or was stopped")
+    reason: str = ""
+    started_at: float | None = None
+    ended_at: float
+    max_rss_mb: float = 0.0
+    last_lines: list[str] = Field(default_factory=list, description="end of its log when it failed")
+
+
+class Usage(Model):
+    """What a run's processes use at this moment."""
+
+    cpu_percent: float = 0.0
+    rss_mb: float = 0.0
+    processes: int = 0
+
+
+class AttemptReport(Model):
+    """One attempt as its host sees it; repeated until the scheduler says `forget`."""
+
+    run: str
+    attempt: int
+    phase: AttemptPhase
+    detail: str = ""
+    resources: Resources
+    started_at: float | None = None
+    exit: ExitReport | None = Field(default=None, description="set once phase is ended")
+    usage: Usage = Field(default_factory=Usage)
+
+
+class EnvironmentStatus(Model):
+    """One profile of one worker on a host."""
+
+    worker: str
+    profile: str
+    status: Literal["available", "building", "installed", "broken"]
+    detail: str = Field(default="", description="why broken, what is being built")
+    fingerprint: str = Field(default="", description="changes when the description of an installed environment does")
+
+
+class HostState(Model):
+    """All that the scheduler needs to know about a host."""
+
+    host: str
+    total: Resources
+    environments: list[EnvironmentStatus] = Field(default_factory=list)
+    attempts: list[AttemptReport] = Field(default_factory=list)
+    cpu_percent: float = 0.0
+    memory_used_mb: float = 0.0
+
+
+class BuildProgress(Model):
+    """A line of an environment's build."""
+
+    host: str
+    worker: str
+    profile: str
+    step: str = Field(description="what is being done, for people")
+    percent: float = Field(ge=0, le=100)
+    done: bool = False
+    error: str = ""
+
+
+class ServiceState(Model):
+    """Heartbeat of a service."""
+
+    service: str
+    pid: int
+    started_at: float
+    status: Literal["ok", "degraded", "stopping"] = "ok"
+    detail: str = Field(default="", description="why degraded")
+    counters: dict[str, int | float] = Field(default_factory=dict)
+
+
+StreamKind = Literal["journal", "log"]
+
+
+class StreamId(Model):
+    """One numbered sequence of lines."""
+
+    run: str
+    attempt: int = Field(ge=1)
+    kind: StreamKind
+
+
+class Position(Model):
+    """A place in a stream: the next line's number and the byte where it starts."""
+
+    number: int = Field(default=0, ge=0)
+    offset: int = Field(default=0, ge=0)
+
+
+class Batch(Model):
+    """Consecutive lines of a stream; the lines themselves are the message's one buffer."""
+
+    host: str
+    run: str
+    attempt: int = Field(ge=1)
+    kind: StreamKind
+    first: int = Field(ge=0, description="number of the first line")
+    count: int = Field(ge=0)
+    offset: int = Field(ge=0, description="byte of the file where the first line starts")
+    end: int = Field(ge=0, description="byte of the file after the last line")
+    skipped: int = Field(default=0, ge=0, description="lines before `first` left out on purpose")
+
+
+class StreamTail(Model):
+    """How far a stream goes by now."""
+
+    run: str
+    attempt: int
+    kind: StreamKind
+    sent: Position = Field(description="how far it has been published")
+    final: bool = Field(description="the attempt has ended and all of the file has been published")
+
+
+class StreamTails(Model):
+    """All streams of a host that are not yet known to be stored whole."""
+
+    host: str
+    tails: list[StreamTail]
+
+
+class StoredPosition(Model):
+    """How far a stream has been stored."""
+
+    run: str
+    attempt: int
+    kind: StreamKind
+    stored: Position
+
+
+class StoredPositions(Model):
+    """What the aggregator has committed; a bridge keeps a bounded window ahead of it."""
+
+    storing: bool = Field(description="False while the store cannot write: bridges then do not wait for it")
+    positions: list[StoredPosition]
+
+
+class RunSummary(Model):
+    """Live aggregates of the newest attempt of a run, in the order of its journal."""
+
+    run: str
+    attempt: int
+    task: str = ""
+    events: int = 0
+    step: int = Field(default=0, description="largest step seen")
+    total_steps: int | None = None
+    episodes: int = 0
+    total_episodes: int | None = None
+    steps_per_s: float = 0.0
+    return_last: float | None = None
+    return_mean: float | None = Field(default=None, description="over the last 100 episodes")
+    return_std: float | None = None
+    returns: list[float] = Field(default_factory=list, description="a short curve of episode returns, for sparklines")
+    scalars: dict[str, float] = Field(default_factory=dict, description="newest value of each scalar")
+    malformed: int = 0
+    last_event_at: float | None = None
+    last_heartbeat_at: float | None = None
+    checkpoint: str | None = None
+    outcome: str | None = Field(default=None, description="terminal event of the journal, if it came")
+    complete: bool = Field(default=False, description="every line of an ended attempt is stored")
+    received: int = 0
+    repaired: int = 0
+    missing: int = Field(default=0, description="lines known to exist and not yet stored")

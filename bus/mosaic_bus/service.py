@@ -1,0 +1,259 @@
+"""What every service shares: heartbeat, commands carried out once, `ping` / `info` / `stats`, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from mosaic_bus import topics
+from mosaic_bus.client import BusClient, Subscription
+from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Stats
+from mosaic_bus.envelope import PROTOCOL_VERSION, Message
+from mosaic_bus.errors import BusError, CommandRefusedError
+from mosaic_bus.messages import Model, ServiceState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from mosaic_bus.home import Home
+
+__all__ = ["HEARTBEAT_S", "Service", "configure_logging", "serve"]
+
+_log = structlog.get_logger()
+
+Result = TypeVar("Result", bound=Model)
+
+HEARTBEAT_S = 1.0
+_ANSWERS_REMEMBERED = 20_000
+VERSION = "0.1.0"
+
+
+class Service:
+    """Base of all services. A subclass registers handlers, adds tasks in `start`, tidies up in `finish`."""
+
+    def __init__(self, name: str, home: Home, bus_address: str | None = None) -> None:
+        self.name = name
+        self.home = home
+        self.epoch = home.next_epoch(name)
+        self.bus = BusClient(home.address(bus_address), source=name, epoch=self.epoch)
+        self.started_at = time.time()
+        self.status: Literal["ok", "degraded", "stopping"] = "ok"
+        self.detail = ""
+        self._handlers: dict[str, tuple[type[Command[Any]], Callable[[Any], Awaitable[Model]]]] = {}
+        # Command id -> answer, or None while it is being carried out: a command that comes again is not done again.
+        self._answers: OrderedDict[str, dict[str, Any] | None] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._failure: BaseException | None = None
+        self.handle(Ping, self._on_ping)
+        self.handle(Info, self._on_info)
+        self.handle(Stats, self._on_stats)
+
+    # ── for subclasses ──────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Begin work; the bus is connected. Add endless tasks with `spawn`."""
+
+    async def finish(self) -> None:
+        """Tidy up; the bus is still connected."""
+
+    def counters(self) -> dict[str, int | float]:
+        """What this service counts, beyond the counters of its bus connection."""
+        return {}
+
+    def details(self) -> dict[str, Any]:
+        """What `info` says beyond the usual."""
+        return {}
+
+    def handle(self, command: type[Command[Result]], handler: Callable[[Any], Awaitable[Result]]) -> None:
+        """Answer a command with a coroutine that takes it and returns its result."""
+        self._handlers[command.name] = (command, handler)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a task for as long as the service runs; if it fails, the service ends loudly."""
+        task = asyncio.create_task(work, name=f"{self.name}:{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def set_status(self, status: Literal["ok", "degraded"], detail: str = "") -> None:
+        """Say how the service is; a change is logged and published at once."""
+        if (status, detail) != (self.status, self.detail) and self.status != "stopping":
+            self.status, self.detail = status, detail
+            _log.info("status", status=status, detail=detail)
+            self._beat()
+
+    def stop(self) -> None:
+        """Ask the service to end."""
+        self._stop.set()
+
+    # ── running ─────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Connect, work until stopped, tidy up."""
+        await self.bus.connect(timeout=None)
+        _log.info("connected", service=self.name, epoch=self.epoch, address=self.bus.address.ingress)
+        try:
+            commands = self.bus.subscribe(topics.command(self.name))
+            await self.bus.synced()
+            await self.start()
+            self.spawn(self._take_commands(commands), "commands")
+            self.spawn(self._heartbeat(), "heartbeat")
+            await self._stop.wait()
+        finally:
+            self.status = "stopping"
+            self._beat()
+            try:
+                await self.finish()
+            finally:
+                tasks = list(self._tasks)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await self.bus.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.error("task failed", task=task.get_name(), exc_info=failure)
+            self._failure = self._failure or failure
+            self._stop.set()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _beat(self) -> None:
+        self.bus.publish(topics.service_state(self.name), self._state())
+
+    def _state(self) -> ServiceState:
+        return ServiceState(
+            service=self.name,
+            pid=os.getpid(),
+            started_at=self.started_at,
+            status=self.status,
+            detail=self.detail,
+            counters={**self.bus.counters, **self.counters()},
+        )
+
+    # ── commands ────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_commands(self, commands: Subscription) -> None:
+        async for message in commands:
+            self.spawn(self._carry_out(message), "command")
+
+    async def _carry_out(self, message: Message) -> None:
+        command_id = message.header.id
+        reply_to = message.payload.get("reply_to")
+        if not isinstance(reply_to, str) or not reply_to.isalnum():
+            return
+        if command_id in self._answers:
+            answer = self._answers[command_id]
+            if answer is None:
+                return
+        else:
+            self._answers[command_id] = None
+            answer = await self._answer(message)
+            self._answers[command_id] = answer
+            while len(self._answers) > _ANSWERS_REMEMBERED:
+                self._answers.popitem(last=False)
+        self.bus.publish(topics.reply(reply_to), answer, cor=command_id)
+
+    async def _answer(self, message: Message) -> dict[str, Any]:
+        name = message.payload.get("command")
+        try:
+            found = self._handlers.get(str(name))
+            if found is None:
+                known = ", ".join(sorted(self._handlers))
+                raise CommandRefusedError("unknown_command", f"{self.name} does not know {name!r}; it knows {known}")
+            kind, handler = found
+            args = message.payload.get("args", {})
+            result = await handler(kind.model_validate(args))
+            return {"ok": True, "result": result.model_dump(mode="json")}
+        except CommandRefusedError as error:
+            return _refusal(error.code, error.message, error.details)
+        except ValidationError as error:
+            return _refusal("invalid_arguments", explain(error), {})
+        except Exception as error:
+            _log.exception("command failed", command=name)
+            return _refusal("internal", f"{self.name} failed on {name!r}: {type(error).__name__}: {error}", {})
+
+    async def _on_ping(self, _: Ping) -> Ack:
+        return Ack(note="pong")
+
+    async def _on_info(self, _: Info) -> InfoResult:
+        return InfoResult(
+            service=self.name,
+            pid=os.getpid(),
+            epoch=self.epoch,
+            started_at=self.started_at,
+            protocol=PROTOCOL_VERSION,
+            version=VERSION,
+            commands=sorted(self._handlers),
+            details=self.details(),
+        )
+
+    async def _on_stats(self, _: Stats) -> ServiceState:
+        return self._state()
+
+
+def explain(error: ValidationError) -> str:
+    """Say what was wrong with some input: each field, the value given, and what is allowed."""
+    problems = []
+    for each in error.errors():
+        where = ".".join(str(part) for part in each["loc"]) or "value"
+        given = "" if each["type"] == "missing" else f", got {each['input']!r}"
+        problems.append(f"{where}: {each['msg']}{given}")
+    return "; ".join(problems)
+
+
+def _refusal(code: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
+    return {"ok": False, "error": {"code": code, "message": message, "details": details}}
+
+
+def configure_logging(service: str) -> None:
+    """One JSON object per line on stderr, with time, level and service."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(service=service)
+
+
+def serve(make: Callable[[], Service], name: str) -> int:
+    """Run a service as this process's whole work, until SIGTERM or SIGINT; return the exit code."""
+    configure_logging(name)
+
+    async def main() -> None:
+        service = make()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, service.stop)
+        await service.run()
+
+    try:
+        asyncio.run(main())
+    except BusError as error:
+        _log.error("cannot run", reason=str(error))  # noqa: TRY400 - the reason is enough
+        return 2
+    except Exception:
+        _log.exception("failed")
+        return 1
+    return 0

@@ -1,0 +1,88 @@
+"""A plain synchronous front to the bus, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from mosaic_bus.client import BusClient, Subscription
+from mosaic_bus.home import Home
+from mosaic_bus.messages import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from mosaic_bus.commands import Command
+    from mosaic_bus.envelope import Message
+    from mosaic_bus.home import Address
+
+__all__ = ["Bus"]
+
+Result = TypeVar("Result", bound=Model)
+Value = TypeVar("Value")
+
+
+class Bus:
+    """A connected bus without `await`.
+
+    It has an event loop in a thread of its own, so it also works where a loop already runs (notebooks).
+
+        with Bus() as bus:
+            print(bus.request("scheduler", Runs()).runs)
+            for message in bus.listen("run.", timeout=5):
+                print(message.topic, message.payload)
+    """
+
+    def __init__(self, address: Address | None = None, connect_timeout: float = 5.0) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mosaic-bus", daemon=True)
+        self._thread.start()
+        self.client = BusClient(address or Home.find().address())
+        try:
+            self._call(self.client.connect(connect_timeout))
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def request(self, service: str, command: Command[Result], timeout: float = 10.0) -> Result:
+        """Send a command and return its result; raise `CommandRefusedError` with the reason."""
+        return self._call(self.client.request(service, command, timeout))
+
+    def listen(self, *prefixes: str, timeout: float | None = None) -> Iterator[Message]:
+        """Yield messages as they come; end after `timeout` seconds of silence."""
+        subscription = self._call(self._subscribe(prefixes))
+        return self._iterate(subscription, timeout)
+
+    def _iterate(self, subscription: Subscription, timeout: float | None) -> Iterator[Message]:
+        try:
+            while (message := self._call(subscription.next(timeout or 1.0))) is not None or timeout is None:
+                if message is not None:
+                    yield message
+        finally:
+            self._loop.call_soon_threadsafe(subscription.close)
+
+    async def _subscribe(self, prefixes: tuple[str, ...]) -> Subscription:
+        subscription = self.client.subscribe(*prefixes)
+        await self.client.synced()
+        return subscription
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._thread.is_alive():
+            self._call(self.client.close())
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, coroutine: Coroutine[object, object, Value]) -> Value:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -1,0 +1,1 @@
+"""MOSAIC's services, one folder each, and the command line."""

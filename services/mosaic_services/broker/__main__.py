@@ -1,0 +1,54 @@
+"""Run the broker: `python -m mosaic_services.broker --home DIR [--bus ADDRESS]`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from mosaic_bus.broker import Broker
+from mosaic_bus.home import Home
+from mosaic_bus.service import Service, serve
+from mosaic_services.arguments import service_arguments
+
+
+class BrokerService(Service):
+    """Answers `ping`, `info` and `stats` for the broker that runs in the same process."""
+
+    def __init__(self, home: Home, bus_address: str | None) -> None:
+        super().__init__("broker", home, bus_address)
+        self.lock = home.lock("broker")
+        self.broker = Broker(self.bus.address, self.epoch)
+        self.broker.start()
+
+    async def start(self) -> None:
+        """Watch the forwarding thread."""
+        self.spawn(self._watch(), "watch")
+
+    async def _watch(self) -> None:
+        while self.broker.failure is None:
+            await asyncio.sleep(0.2)
+        raise self.broker.failure
+
+    def counters(self) -> dict[str, int | float]:
+        """What went through the broker."""
+        forwarded: dict[str, int | float] = {f"forward_{name}": count for name, count in self.broker.counters.items()}
+        return {**forwarded, "subscriptions": self.broker.subscriptions.total()}
+
+    async def run(self) -> None:
+        """Serve, then remove the sockets."""
+        try:
+            await super().run()
+        finally:
+            self.broker.stop()
+
+
+def main() -> int:
+    """Entry point."""
+    arguments = service_arguments("broker").parse_args()
+    home = Home.find(arguments.home)
+    home.create()
+    return serve(lambda: BrokerService(home, arguments.bus), "broker")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

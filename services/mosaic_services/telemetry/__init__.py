@@ -1,0 +1,1 @@
+"""The telemetry aggregator: stores every event exactly once and answers questions about them."""
