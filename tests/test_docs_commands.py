@@ -130,27 +130,45 @@ def all_blocks():
 
 def as_parameters(blocks):
     slow = [pytest.mark.slow, pytest.mark.timeout(SECONDS_FOR_A_SLOW_BLOCK + 60)]
-    return [pytest.param(block.page, block, marks=slow if block.slow else [], id=block.where) for block in blocks]
+    return [pytest.param(block, marks=slow if block.slow else [], id=block.where) for block in blocks]
+
+
+class Homes:
+    """Gives the blocks of one page the same home, and stops what they leave running when the next page starts."""
+
+    def __init__(self, new_folder):
+        self._new_folder = new_folder
+        self._page = None
+        self._folder = None
+
+    def of(self, page):
+        if page != self._page:
+            self.close()
+            self._page, self._folder = page, self._new_folder()
+        return self._folder
+
+    def close(self):
+        page, folder = self._page, self._folder
+        self._page = self._folder = None
+        if folder is not None and (folder / "mosaic").exists():
+            status, output = run(Block(page, 0, ("mosaic down",)), folder, 60)
+            assert status == 0, f"`mosaic down` after {page}: exit status {status}\n{output}"
 
 
 @pytest.fixture(scope="module")
-def home(request, tmp_path_factory):
-    """A home for all the blocks of one page; what they leave running is stopped when the page is done."""
-    folder = tmp_path_factory.mktemp("docs")
-    yield folder
-    if (folder / "mosaic").exists():
-        stop = Block(request.param, 0, ("mosaic down",))
-        status, output = run(stop, folder, 60)
-        assert status == 0, f"`mosaic down` after {request.param.name}: exit status {status}\n{output}"
+def homes(tmp_path_factory):
+    homes = Homes(lambda: tmp_path_factory.mktemp("docs"))
+    yield homes
+    homes.close()
 
 
-@pytest.mark.parametrize(("home", "block"), as_parameters(all_blocks()), indirect=["home"])
-def test_commands_in_the_documentation_work(home, block, capsys):
+@pytest.mark.parametrize("block", as_parameters(all_blocks()))
+def test_commands_in_the_documentation_work(homes, block, capsys):
     if block.no_test is not None:
         with capsys.disabled():
             print(f"\n{block.where} is not run: {block.no_test}")
         pytest.skip(f"no-test: {block.no_test}")
-    status, output = run(block, home, SECONDS_FOR_A_SLOW_BLOCK if block.slow else SECONDS_FOR_A_BLOCK)
+    status, output = run(block, homes.of(block.page), SECONDS_FOR_A_SLOW_BLOCK if block.slow else SECONDS_FOR_A_BLOCK)
     assert status == 0, f"{block.where}: exit status {status}\n{output}"
 
 
@@ -229,6 +247,14 @@ def test_failing_command_fails_its_block_and_is_named(tmp_path, command):
     assert status not in {0, None}
     assert f"$ {command}\n" in output
     assert "unreached" not in output
+
+
+def test_blocks_of_a_page_share_a_home_and_pages_do_not(tmp_path):
+    folders = iter([tmp_path / "first", tmp_path / "second"])
+    homes = Homes(lambda: next(folders))
+    first = homes.of(Path("a.md"))
+    assert homes.of(Path("a.md")) == first
+    assert homes.of(Path("b.md")) == tmp_path / "second"
 
 
 def test_hanging_command_is_killed_and_named(tmp_path):
