@@ -1,1 +1,28 @@
 """Worker environments: where recipes are found, how a virtualenv is built, what it says of itself."""
+
+from mosaic_services.environments.build import build
+from mosaic_services.environments.environment import Environment, status
+from mosaic_services.environments.errors import (
+    BuildError,
+    EnvironmentsError,
+    RecipeError,
+    UnknownProfileError,
+    UnknownWorkerError,
+)
+from mosaic_services.environments.recipes import Profile, Recipe, find_recipes, recipe_for, register
+
+__all__ = [
+    "BuildError",
+    "Environment",
+    "EnvironmentsError",
+    "Profile",
+    "Recipe",
+    "RecipeError",
+    "UnknownProfileError",
+    "UnknownWorkerError",
+    "build",
+    "find_recipes",
+    "recipe_for",
+    "register",
+    "status",
+]

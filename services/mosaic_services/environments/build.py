@@ -1,0 +1,137 @@
+"""Building an environment: a virtualenv from a lock, then the kit and the worker on top, with visible progress."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mosaic_services.environments.environment import COMPLETE, Environment, cache_folder, source_files, status
+from mosaic_services.environments.errors import BuildError
+from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["build"]
+
+_OUTPUT_KEPT = 40
+
+
+def build(
+    recipe: Recipe, profile: str, progress: Callable[[str, float], None], *, rebuild: bool = False
+) -> Environment:
+    """Make an environment if it is not there yet; `progress` is told what is being done and the percentage."""
+    environment = status(recipe, profile)
+    if environment.status == "installed" and not rebuild:
+        return environment
+    folder = cache_folder()
+    for each in (folder / "envs", folder / "sites"):
+        each.mkdir(parents=True, exist_ok=True)
+    with _only_one(environment.venv, progress):
+        if rebuild:
+            shutil.rmtree(environment.venv, ignore_errors=True)
+        if not environment.has_packages:
+            _build_venv(environment, progress)
+    with _only_one(environment.site, progress):
+        if rebuild:
+            shutil.rmtree(environment.site, ignore_errors=True)
+        if environment.status != "installed":
+            _build_site(environment, progress)
+    progress("installed", 100.0)
+    return environment
+
+
+@contextmanager
+def _only_one(path: Path, progress: Callable[[str, float], None]) -> Iterator[None]:
+    """Let one process at a time build a folder; others wait and then find it built."""
+    with path.with_name(path.name + ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another build of the same environment", 0.0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build_venv(environment: Environment, progress: Callable[[str, float], None]) -> None:
+    # No COMPLETE mark means that an earlier build was cut short: what it left cannot be trusted.
+    shutil.rmtree(environment.venv, ignore_errors=True)
+    progress("creating a virtualenv", 1.0)
+    _run("creating a virtualenv", [str(environment.base_python), "-m", "venv", str(environment.venv)], lambda _: None)
+    lock = environment.recipe.profiles[environment.profile].lock
+    wanted = sum(1 for line in lock.read_text().splitlines() if "==" in line and not line.startswith("#"))
+    seen = 0
+
+    def follow(line: str) -> None:
+        nonlocal seen
+        words = line.split()
+        if line.startswith("Collecting ") and len(words) > 1:
+            seen += 1
+            progress(f"fetching {words[1]}", min(60.0, 5.0 + 55.0 * seen / max(wanted, 1)))
+        elif line.startswith("Installing collected packages"):
+            progress(f"installing {wanted} packages", 65.0)
+
+    _pip("installing the locked packages", environment, ["--only-binary", ":all:", "-r", str(lock)], follow)
+    _mark(environment.venv, {"lock": lock.read_text()})
+
+
+def _build_site(environment: Environment, progress: Callable[[str, float], None]) -> None:
+    shutil.rmtree(environment.site, ignore_errors=True)
+    progress(f"installing {environment.recipe.package}", 85.0)
+    with tempfile.TemporaryDirectory(prefix="mosaic-build-") as scratch:
+        # Built from a copy, since setuptools leaves its traces in the folder that it builds from.
+        copies = [_copy(folder, Path(scratch)) for folder in (KIT_FOLDER, environment.recipe.folder)]
+        arguments = ["--no-deps", "--target", str(environment.site), *map(str, copies)]
+        _pip(f"installing {environment.recipe.package}", environment, arguments, lambda _: None)
+    progress("asking the worker to describe itself", 95.0)
+    command = [str(environment.python), "-m", "mosaic_worker.discover", environment.recipe.worker]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment.environ())
+    step = f"describing {environment.recipe.worker}"
+    if found.returncode != 0:
+        raise BuildError(step, found.stderr.splitlines()[-_OUTPUT_KEPT:])
+    description = json.loads(found.stdout).get(environment.recipe.worker)
+    if not description or description.get("error"):
+        raise BuildError(step, [str((description or {}).get("error", "its entry point was not found"))])
+    _mark(environment.site, description)
+
+
+def _copy(folder: Path, scratch: Path) -> Path:
+    copy = scratch / folder.name
+    for path in source_files(folder):
+        target = copy / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    return copy
+
+
+def _pip(step: str, environment: Environment, arguments: list[str], follow: Callable[[str], None]) -> None:
+    pip = [str(environment.python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+    _run(step, [*pip, *arguments], follow)
+
+
+def _run(step: str, command: list[str], follow: Callable[[str], None]) -> None:
+    kept: deque[str] = deque(maxlen=_OUTPUT_KEPT)
+    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=clean
+    ) as process:
+        for line in process.stdout or ():
+            kept.append(line.rstrip())
+            follow(line.strip())
+    if process.returncode != 0:
+        raise BuildError(step, list(kept))
+
+
+def _mark(folder: Path, content: object) -> None:
+    """Write the mark that says a folder is whole; atomic, and last."""
+    scratch = folder / f".{COMPLETE}"
+    scratch.write_text(json.dumps(content))
+    scratch.replace(folder / COMPLETE)

@@ -1,0 +1,156 @@
+"""An environment on disk: a virtualenv of locked packages, and a small folder with the kit and the worker on top.
+
+Both are named by the hash of what is in them and never change once complete, so a run that has started is not
+disturbed by a rebuild, two checkouts do not get in each other's way, and a change of worker code costs seconds,
+not a new virtualenv.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.specifiers import SpecifierSet
+
+from mosaic_services.environments.errors import BuildError
+from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
+
+__all__ = ["Environment", "cache_folder", "find_python", "source_files", "status"]
+
+COMPLETE = "complete.json"
+_OURS = ("PYTHON", "MOSAIC_", "VIRTUAL_ENV", "PIP_TARGET")
+
+
+def cache_folder() -> Path:
+    """Where environments are kept, outside any checkout: `$MOSAIC_CACHE` or `~/.cache/mosaic`."""
+    chosen = os.environ.get("MOSAIC_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    return Path(chosen) if chosen else base / "mosaic"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One profile of one worker, built or not."""
+
+    recipe: Recipe
+    profile: str
+    base_python: Path
+    venv: Path
+    site: Path
+
+    @property
+    def status(self) -> Literal["available", "installed"]:
+        """Whether it is built."""
+        return "installed" if self.has_packages and (self.site / COMPLETE).is_file() else "available"
+
+    @property
+    def has_packages(self) -> bool:
+        """Whether the virtualenv of locked packages, the slow part, is built."""
+        return (self.venv / COMPLETE).is_file()
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of the virtualenv."""
+        return self.venv / "bin" / "python"
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever packages or worker code change."""
+        return self.site.name
+
+    @property
+    def description(self) -> dict[str, Any] | None:
+        """What the worker says of itself; None until it is installed."""
+        try:
+            found: dict[str, Any] = json.loads((self.site / COMPLETE).read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of the worker."""
+        return [str(self.python), "-m", f"{self.recipe.package}.cli", *arguments]
+
+    def environ(self) -> dict[str, str]:
+        """The environment variables of the worker: ours, less what belongs to the service's own Python."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
+        kept["PATH"] = f"{self.venv / 'bin'}:{kept.get('PATH', os.defpath)}"
+        kept["PYTHONPATH"] = str(self.site)
+        kept["PYTHONUNBUFFERED"] = "1"
+        return {**kept, **self.recipe.profiles[self.profile].env}
+
+
+def status(recipe: Recipe, profile: str) -> Environment:
+    """Say where an environment is, or would be, on this machine."""
+    wanted = recipe.profile(profile)
+    base_python, version = find_python(wanted.python)
+    packages = _digest(wanted.lock.read_bytes(), version.encode(), platform.machine().encode())
+    code = _digest(packages.encode(), *_source_parts(recipe))
+    return Environment(
+        recipe=recipe,
+        profile=profile,
+        base_python=base_python,
+        venv=cache_folder() / "envs" / packages,
+        site=cache_folder() / "sites" / f"{recipe.worker}-{profile}-{code}",
+    )
+
+
+def source_files(folder: Path) -> list[Path]:
+    """The files of a package folder that end up in an installation, or say how to make it."""
+    skipped = {"tests", "locks", "__pycache__", "build", "dist"}
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not any(part in skipped or part.startswith(".") or part.endswith(".egg-info")
+                    for part in path.relative_to(folder).parts)
+    )
+
+
+def _source_parts(recipe: Recipe) -> list[bytes]:
+    parts = []
+    for folder in (KIT_FOLDER, recipe.folder):
+        for path in source_files(folder):
+            parts += [str(path.relative_to(folder)).encode(), path.read_bytes()]
+    return parts
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+_pythons: dict[str, tuple[Path, str]] = {}
+
+
+def find_python(wanted: str) -> tuple[Path, str]:
+    """Find an interpreter that satisfies a version range: our own first, then `python3.N` on the path."""
+    if wanted not in _pythons:
+        _pythons[wanted] = _look_for_python(wanted)
+    return _pythons[wanted]
+
+
+def _look_for_python(wanted: str) -> tuple[Path, str]:
+    specifier = SpecifierSet(wanted)
+    ours = getattr(sys, "_base_executable", None) or sys.executable
+    candidates = [ours, *(shutil.which(f"python3.{minor}") for minor in range(20, 8, -1))]
+    for candidate in filter(None, candidates):
+        probe = subprocess.run(
+            [candidate, "-c", "import platform, venv; print(platform.python_version())"],
+            capture_output=True, text=True, check=False,
+        )
+        version = probe.stdout.strip()
+        if probe.returncode == 0 and specifier.contains(version):
+            return Path(candidate), version
+    raise BuildError("finding a Python", [f"no Python {wanted} with the venv module is on the PATH"])

@@ -1,0 +1,51 @@
+"""Every error of the environments library."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["BuildError", "EnvironmentsError", "RecipeError", "UnknownProfileError", "UnknownWorkerError"]
+
+
+class EnvironmentsError(Exception):
+    """Base of all errors raised by `mosaic_services.environments`."""
+
+
+class RecipeError(EnvironmentsError):
+    """A worker folder that cannot be read as one."""
+
+
+class UnknownWorkerError(EnvironmentsError):
+    """No worker of that name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"worker {name!r} is unknown{_near(name, known)}")
+
+
+class UnknownProfileError(EnvironmentsError):
+    """A worker without that profile."""
+
+    def __init__(self, worker: str, profile: str, known: Iterable[str]) -> None:
+        super().__init__(f"worker {worker} has no profile {profile!r}{_near(profile, known)}")
+
+
+class BuildError(EnvironmentsError):
+    """An environment that could not be built; `output` holds the end of what the failing command printed."""
+
+    def __init__(self, step: str, output: list[str]) -> None:
+        last = next((line for line in reversed(output) if line.strip()), "it printed nothing")
+        super().__init__(f"{step} failed: {last.strip()}")
+        self.step = step
+        self.output = output
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; known are {', '.join(known)}" if known else "; none is known"
