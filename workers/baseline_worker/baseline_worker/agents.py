@@ -1,0 +1,84 @@
+"""Two agents that learn nothing: one acts at random, one does as little as it can."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import Space, spaces
+
+__all__ = ["Agent", "PassiveAgent", "RandomAgent", "make_agent"]
+
+_AGENT_STREAM = 1
+
+
+class Agent(Protocol):
+    """Chooses an action."""
+
+    def act(self, observation: Any, action_mask: Any = None) -> Any:
+        """Choose an action for an observation; a mask has a 1 for each action that is allowed."""
+
+
+class RandomAgent:
+    """Samples the action space, evenly over the actions that the mask allows."""
+
+    def __init__(self, action_space: Space[Any], seed: int | None) -> None:
+        """Seed the agent from the seed of the episode, but not with it: the environment draws from that one."""
+        self._space = action_space
+        if seed is not None:
+            action_space.seed(int(np.random.SeedSequence((seed, _AGENT_STREAM)).generate_state(1)[0]))
+
+    def act(self, observation: Any, action_mask: Any = None) -> Any:  # noqa: ARG002 - it does not look
+        """Sample an action."""
+        return self._space.sample(None if action_mask is None else _sampling_mask(self._space, action_mask))
+
+
+class PassiveAgent:
+    """Does nothing: action 0, or zeros, or the nearest that the space and the mask allow."""
+
+    def __init__(self, action_space: Space[Any]) -> None:
+        """Find the action once; it never changes."""
+        self._space = action_space
+        self._noop = noop(action_space)
+
+    def act(self, observation: Any, action_mask: Any = None) -> Any:  # noqa: ARG002
+        """Return the no-op, or the first action allowed if the mask forbids it."""
+        if action_mask is None or not isinstance(self._space, spaces.Discrete):
+            return self._noop
+        allowed = np.flatnonzero(_sampling_mask(self._space, action_mask))
+        start = int(self._space.start)
+        return self._noop if not allowed.size or self._noop - start in allowed else start + int(allowed[0])
+
+
+def make_agent(name: str, action_space: Space[Any], seed: int | None) -> Agent:
+    """Make the agent that a config names."""
+    return PassiveAgent(action_space) if name == "passive" else RandomAgent(action_space, seed)
+
+
+def noop(space: Space[Any]) -> Any:
+    """Return the action of a space that comes closest to doing nothing."""
+    if isinstance(space, spaces.Discrete):
+        return min(max(0, int(space.start)), int(space.start + space.n) - 1)
+    if isinstance(space, spaces.Box):
+        return np.clip(np.zeros(space.shape, dtype=space.dtype), space.low, space.high)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        zeros = np.zeros(space.shape, dtype=space.dtype)
+        return zeros + getattr(space, "start", 0)
+    if isinstance(space, spaces.Dict):
+        return {key: noop(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(noop(part) for part in space.spaces)
+    if isinstance(space, spaces.Text):
+        return space.character_list[0] * space.min_length
+    if isinstance(space, spaces.Sequence):
+        return ()
+    raise TypeError(f"no way to do nothing in a space of type {type(space).__name__}")
+
+
+def _sampling_mask(space: Space[Any], mask: Any) -> Any:
+    """Bring a mask into the form that the space's sample takes: int8 arrays, in tuples where the space has parts."""
+    if isinstance(space, spaces.Dict):
+        return {key: _sampling_mask(part, mask[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_sampling_mask(part, item) for part, item in zip(space.spaces, mask, strict=True))
+    if isinstance(space, spaces.MultiDiscrete):
+        return tuple(np.asarray(item, dtype=np.int8) for item in mask)
+    return np.asarray(mask, dtype=np.int8)

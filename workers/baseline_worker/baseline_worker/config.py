@@ -1,0 +1,42 @@
+"""What a baseline run can be told."""
+
+from importlib import import_module
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from mosaic_worker.config import WorkerConfig, near
+
+__all__ = ["BaselineConfig"]
+
+
+class BaselineConfig(WorkerConfig):
+    """A run of a fixed agent for a number of episodes. Episode i is reset with seed + i."""
+
+    agent: Literal["random", "passive"] = Field(
+        default="random", description="random: a sample of the action space; passive: the action that does nothing"
+    )
+    env_id: str = Field(
+        default="CartPole-v1", description="A Gymnasium id, or module:id for one that a module registers when imported"
+    )
+    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="Passed on to gymnasium.make")
+    episodes: int = Field(default=10, ge=1, description="How many episodes to play")
+    max_steps: int | None = Field(default=None, ge=1, description="End after this many steps in all, if sooner")
+    step_events: bool = Field(default=True, description="Report every step, not only episodes")
+
+    @field_validator("env_id")
+    @classmethod
+    def _env_exists(cls, env_id: str) -> str:
+        """Refuse an id that nobody registered, before anything is started."""
+        import gymnasium  # noqa: PLC0415 - half a second that --describe need not pay
+
+        module, _, name = env_id.rpartition(":")
+        if module:
+            try:
+                import_module(module)
+            except ImportError as error:
+                raise ValueError(f"module {module!r} cannot be imported: {error}") from error
+        if name not in gymnasium.registry:
+            known = list(gymnasium.registry)
+            raise ValueError(f"no such environment among the {len(known)} registered{near(name, known)}")
+        return env_id

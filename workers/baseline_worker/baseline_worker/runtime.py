@@ -1,0 +1,134 @@
+"""Plays episodes: on its own for a run, or one request at a time in interactive mode."""
+
+import platform
+from collections import deque
+from statistics import fmean
+from typing import Any
+
+import gymnasium
+
+from baseline_worker.agents import Agent, make_agent
+from baseline_worker.config import BaselineConfig
+from mosaic_worker.context import RunContext
+from mosaic_worker.errors import ConfigError, RequestError
+from mosaic_worker.interactive import InteractiveWorker, StepResult
+from mosaic_worker.spaces import space_from_json, value_from_json
+
+__all__ = ["BaselineInteractive", "run"]
+
+_WINDOW = 10
+"""Scalars are reported, and returns averaged, over so many episodes."""
+
+
+def make_env(config: BaselineConfig) -> gymnasium.Env[Any, Any]:
+    """Make the environment, and blame the config if that fails."""
+    try:
+        return gymnasium.make(config.env_id, **config.env_kwargs)
+    except Exception as error:
+        given = f"env_kwargs: {config.env_kwargs!r}"
+        raise ConfigError(f"{given}: {config.env_id} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def run(context: RunContext[BaselineConfig]) -> None:
+    """Play the episodes that the config asks for and report them."""
+    config, emitter, stop = context.config, context.emitter, context.stop
+    env = make_env(config)
+    try:
+        agent = make_agent(config.agent, env.action_space, None)
+        emitter.run_started(
+            config.run_id,
+            context.metadata.name,
+            config=config.model_dump(mode="json"),
+            env_id=config.env_id,
+            seed=config.seed,
+            total_episodes=config.episodes,
+            total_steps=config.max_steps,
+            task=f"{config.agent} agent on {config.env_id}",
+            versions={"python": platform.python_version(), "gymnasium": gymnasium.__version__},
+        )
+        step, returns, recent = 0, [], deque[float](maxlen=_WINDOW)
+        for episode in range(config.episodes):
+            seed = None if config.seed is None else config.seed + episode
+            if seed is not None:  # an episode depends on its own seed alone, so that runs can be cut into shards
+                agent = make_agent(config.agent, env.action_space, seed)
+            observation, info = env.reset(seed=seed)
+            episode_return, start, over = 0.0, step, False
+            while not over and step != config.max_steps:
+                stop.check()
+                action = agent.act(observation, info.get("action_mask"))
+                observation, reward, terminated, truncated, info = env.step(action)
+                step += 1
+                episode_return += float(reward)
+                over = terminated or truncated
+                if config.step_events:
+                    emitter.step(
+                        step,
+                        episode=episode,
+                        reward=reward,
+                        terminated=terminated,
+                        truncated=truncated,
+                        action=action,
+                    )
+            if not over:
+                break  # the cap cut this episode short: its return would mean nothing
+            returns.append(episode_return)
+            recent.append(episode_return)
+            emitter.episode(episode, episode_return, length=step - start, step=step, seed=seed)
+            if (episode + 1) % _WINDOW == 0 or episode + 1 == config.episodes:
+                emitter.scalars(step, {"return_mean": fmean(recent), "return_mean_all": fmean(returns)})
+    finally:
+        env.close()
+    summary = {"steps": step, "episodes": len(returns), "return_mean": fmean(returns) if returns else None}
+    emitter.run_completed(step=step, episodes=len(returns), summary=summary)
+
+
+class BaselineInteractive(InteractiveWorker):
+    """Answers requests: with its own environment, or as an agent in somebody else's."""
+
+    def __init__(self, context: RunContext[BaselineConfig]) -> None:
+        """Keep the config; the environment is made by the first reset."""
+        self._config = context.config
+        self._env: gymnasium.Env[Any, Any] | None = None
+        self._own_agent: Agent | None = None
+        self._mask: Any = None
+        self._running = False
+        self._agents: dict[str | None, Agent] = {}
+
+    def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; the same seed gives the same episode, whatever came before."""
+        if self._env is None:
+            self._env = make_env(self._config)
+        if self._own_agent is None or seed is not None:
+            self._own_agent = make_agent(self._config.agent, self._env.action_space, seed)
+        observation, info = self._env.reset(seed=seed)
+        self._mask, self._running = info.get("action_mask"), True
+        return observation, info
+
+    def step(self, action: Any) -> StepResult:
+        """Take the given action, or the agent's own."""
+        if self._env is None or self._own_agent is None or not self._running:
+            raise RequestError("no episode is running: send reset first")
+        if action is None:
+            taken = self._own_agent.act(None, self._mask)
+        else:
+            taken = value_from_json(self._env.action_space, action)
+            if not self._env.action_space.contains(taken):
+                raise RequestError(f"action {action!r} is not in {self._env.action_space}")
+        observation, reward, terminated, truncated, info = self._env.step(taken)
+        self._mask, self._running = info.get("action_mask"), not (terminated or truncated)
+        return StepResult(taken, observation, reward, terminated, truncated, info)
+
+    def init_agent(self, observation_space: Any, action_space: Any, seed: int | None, agent: str | None) -> None:  # noqa: ARG002
+        """Make an agent for an outside environment; several may live side by side under their names."""
+        self._agents[agent] = make_agent(self._config.agent, space_from_json(action_space), seed)
+
+    def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:
+        """Choose an action with the agent of that name."""
+        if agent not in self._agents:
+            raise RequestError(f"agent {agent!r} is not known: send init_agent first")
+        return self._agents[agent].act(observation, action_mask)
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._env is not None:
+            self._env.close()

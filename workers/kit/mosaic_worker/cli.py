@@ -1,0 +1,170 @@
+"""The command line that every worker shares: `run_worker` does everything but the run itself."""
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mosaic_worker
+from mosaic_worker.config import WorkerConfig, load_config
+from mosaic_worker.context import RunContext
+from mosaic_worker.emitter import Emitter
+from mosaic_worker.encoding import encode
+from mosaic_worker.errors import ConfigError, RunCancelled, WorkerError
+from mosaic_worker.heartbeat import Heartbeat
+from mosaic_worker.interactive import InteractiveWorker, serve
+from mosaic_worker.metadata import WorkerMetadata
+from mosaic_worker.stdout import protect_stdin, protect_stdout
+from mosaic_worker.stop import EXIT_STOPPED, Stop
+
+__all__ = ["EXIT_COMPLETED", "EXIT_FAILED", "EXIT_REFUSED", "run_worker"]
+
+EXIT_COMPLETED = 0
+EXIT_FAILED = 1
+EXIT_REFUSED = 2
+_EXIT_OF = {"run_completed": EXIT_COMPLETED, "run_failed": EXIT_FAILED, "run_cancelled": EXIT_STOPPED}
+RUN_DIR = "MOSAIC_RUN_DIR"
+
+Config = TypeVar("Config", bound=WorkerConfig)
+Run = Callable[[RunContext[Any]], Mapping[str, Any] | None]
+MakeInteractive = Callable[[RunContext[Any]], InteractiveWorker]
+
+
+def run_worker(
+    metadata: WorkerMetadata,
+    run: Run,
+    interactive: MakeInteractive | None = None,
+    argv: Sequence[str] | None = None,
+    *,
+    raise_in_main: bool = False,
+) -> int:
+    """Be a worker's main function: parse `argv`, load the config, run, report how it ended, and return the exit code.
+
+    `run` emits `run_started` and whatever happens; it may return a summary, which becomes part of `run_completed`.
+    `interactive` makes the object that answers requests, for a worker that has an interactive mode. With
+    `raise_in_main` a SIGTERM raises RunCancelled wherever the main thread is; without it `run` asks `stop`.
+    """
+    arguments = _parser(metadata).parse_args(argv)
+    journal = protect_stdout(os.environ)
+    if arguments.describe:
+        os.write(journal, encode(metadata.describe()) + b"\n")
+        return EXIT_COMPLETED
+    if arguments.config is None:
+        print("mosaic_worker: --config PATH is needed (or --describe, --version)", file=sys.stderr)
+        return EXIT_REFUSED
+    if arguments.dry_run:
+        return _dry_run(metadata, arguments.config, journal)
+    if arguments.interactive:
+        return _serve(metadata, interactive, arguments.config, journal)
+    return _run(metadata, run, arguments.config, journal, raise_in_main=raise_in_main)
+
+
+def _parser(metadata: WorkerMetadata) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=metadata.name, description=metadata.description)
+    version = f"{metadata.name} {metadata.version} (mosaic-worker {mosaic_worker.__version__})"
+    parser.add_argument("--config", metavar="PATH", type=Path, help="the run's config, a JSON file, flat or nested")
+    parser.add_argument("--dry-run", action="store_true", help="check the config, say what would run, and exit")
+    parser.add_argument("--interactive", action="store_true", help="answer JSON requests on stdin")
+    parser.add_argument("--describe", action="store_true", help="print metadata and config schema as JSON, and exit")
+    parser.add_argument("--version", action="version", version=version)
+    return parser
+
+
+def _dry_run(metadata: WorkerMetadata, path: Path, journal: int) -> int:
+    """Validate the config and write one JSON line that says what would run, or what is wrong."""
+    try:
+        config = load_config(metadata.config_model, path, os.environ)
+    except ConfigError as error:
+        answer: dict[str, Any] = {"ok": False, "worker": metadata.name, "problems": error.problems}
+        print(error, file=sys.stderr)
+    else:
+        answer = {"ok": True, "worker": metadata.name, "version": metadata.version, "run_id": config.run_id}
+        answer["config"] = config.model_dump(mode="json")
+    os.write(journal, encode(answer) + b"\n")
+    return EXIT_COMPLETED if answer["ok"] else EXIT_REFUSED
+
+
+def _context(metadata: WorkerMetadata, path: Path, emitter: Emitter, stop: Stop) -> RunContext[WorkerConfig]:
+    config = load_config(metadata.config_model, path, os.environ)
+    run_dir = Path(os.environ.get(RUN_DIR) or Path.cwd()).absolute()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return RunContext(metadata=metadata, config=config, emitter=emitter, stop=stop, run_dir=run_dir)
+
+
+def _run(metadata: WorkerMetadata, run: Run, path: Path, journal: int, *, raise_in_main: bool) -> int:
+    """Run to the end and see to it that the last line says how it ended."""
+    emitter = Emitter(journal)
+    stop = Stop(emitter, raise_in_main=raise_in_main)
+    heartbeat = Heartbeat(emitter)
+    try:
+        stop.install()
+        heartbeat.start()
+        summary = run(_context(metadata, path, emitter, stop))
+        stop.raise_in_main = False
+        if emitter.ended is None:
+            if stop.requested:
+                raise RunCancelled(stop.reason or "stop requested")  # noqa: TRY301 - the same end as any other stop
+            emitter.run_completed(step=emitter.last_step, summary=summary)
+    except BaseException as error:  # noqa: BLE001 - sys.exit and Ctrl-C in a library end the run too
+        stop.raise_in_main = False
+        return _report(error, emitter, stop)
+    finally:
+        heartbeat.stop()
+    return _EXIT_OF[emitter.ended or "run_failed"]
+
+
+def _report(error: BaseException, emitter: Emitter, stop: Stop) -> int:
+    """Write the terminal event for a run that ended with an exception, and return the exit code."""
+    if isinstance(error, RunCancelled | KeyboardInterrupt) or stop.requested:
+        # After a stop request anything may break (children got the signal too): the run is cancelled all the same.
+        if not isinstance(error, RunCancelled | KeyboardInterrupt):
+            traceback.print_exception(error)
+        reason = stop.reason or str(error) or type(error).__name__
+        if emitter.ended is None:
+            emitter.run_cancelled(reason=reason, step=emitter.last_step)
+        return _EXIT_OF[emitter.ended or "run_cancelled"]
+    text = _text_of(error)
+    if isinstance(error, ConfigError):
+        print(text, file=sys.stderr)
+        if emitter.ended is None:
+            emitter.run_failed("configuration", text)
+        return EXIT_REFUSED
+    traceback.print_exception(error)
+    if emitter.ended is None:
+        category = error.category if isinstance(error, WorkerError) else "application"
+        trace = "".join(traceback.format_exception(error))
+        emitter.run_failed(category, text, traceback=trace, step=emitter.last_step)
+    return EXIT_FAILED
+
+
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, WorkerError):
+        return str(error)
+    if isinstance(error, SystemExit):
+        return f"the library ended the process with sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {error}"
+
+
+def _serve(metadata: WorkerMetadata, interactive: MakeInteractive | None, path: Path, journal: int) -> int:
+    """Answer requests until told to stop; events have no place here, so the emitter writes to nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    stop = Stop(raise_in_main=True)
+    try:
+        stop.install()
+        if interactive is None:
+            raise ConfigError(f"{metadata.name} has no interactive mode")  # noqa: TRY301
+        context = _context(metadata, path, Emitter(nowhere), stop)
+        serve(lambda: interactive(context), protect_stdin(), journal)
+    except RunCancelled:
+        return EXIT_STOPPED
+    except BrokenPipeError:
+        return EXIT_COMPLETED  # who asked has gone
+    except Exception as error:  # noqa: BLE001 - the client is told, as the answer to its first request
+        refused = isinstance(error, ConfigError)
+        print(error if refused else traceback.format_exc(), file=sys.stderr)
+        os.write(journal, encode({"type": "error", "message": _text_of(error)}) + b"\n")
+        return EXIT_REFUSED if refused else EXIT_FAILED
+    return EXIT_COMPLETED

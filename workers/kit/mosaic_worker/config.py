@@ -1,0 +1,115 @@
+"""A worker's config: a pydantic model, loaded from the JSON file that `--config` names.
+
+The file is either flat (its keys are the model's fields) or nested, as the platform writes it: the fields lie at
+`metadata.worker.config`, and `run_id` at the top.
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mosaic_worker.errors import ConfigError
+
+__all__ = ["WorkerConfig", "load_config", "near", "parse_config"]
+
+RUN_ID = "MOSAIC_RUN_ID"
+_SHOWN = 60
+
+Config = TypeVar("Config", bound="WorkerConfig")
+
+
+class WorkerConfig(BaseModel):
+    """Base of every worker's config: unknown fields are refused and a loaded config cannot be changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_id: str = Field(min_length=1, description="The run's id; the platform sets it")
+    worker_id: str | None = Field(default=None, description="The id of this worker process; the platform may set it")
+    seed: int | None = Field(default=None, ge=0, description="Where all randomness of the run comes from")
+
+
+def load_config(model: type[Config], path: str | os.PathLike[str], environ: Mapping[str, str]) -> Config:
+    """Read, unwrap and validate a config file; raise ConfigError with one line per problem."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {os.fspath(path)!r} cannot be read: {error}") from error
+    try:
+        document = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"config file {os.fspath(path)!r} is not JSON: {error}") from error
+    return parse_config(model, document, environ)
+
+
+def parse_config(model: type[Config], document: Any, environ: Mapping[str, str]) -> Config:
+    """Validate a config document, flat or nested; raise ConfigError with one line per problem."""
+    try:
+        return model.model_validate(_unwrap(document, environ))
+    except ValidationError as error:
+        raise ConfigError([_describe(model, problem) for problem in error.errors()]) from error
+
+
+def near(given: str, known: Sequence[str], count: int = 3) -> str:
+    """Return "; did you mean 'a' or 'b'?" for names that look like the given one, or nothing."""
+    by_lower = {name.lower(): name for name in known}
+    found = [by_lower[name] for name in difflib.get_close_matches(given.lower(), list(by_lower), n=count)]
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def _unwrap(document: Any, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Find the worker's own fields in a document and give them a run id."""
+    if not isinstance(document, dict):
+        raise ConfigError(f"config: {_shown(document)} is not allowed; give a JSON object")
+    config, outer_id = document, None
+    if "metadata" in document and "worker" in (document["metadata"] or {}):
+        try:
+            config = document["metadata"]["worker"]["config"]
+        except (TypeError, KeyError) as error:
+            raise ConfigError("metadata.worker.config: missing from a nested config; give a JSON object") from error
+        outer_id = document.get("run_id")
+    if not isinstance(config, dict):
+        raise ConfigError(f"metadata.worker.config: {_shown(config)} is not allowed; give a JSON object")
+    run_id = outer_id or config.get("run_id") or environ.get(RUN_ID)
+    return config if run_id is None else {**config, "run_id": run_id}
+
+
+def _describe(model: type[BaseModel], problem: Any) -> str:
+    """Say in one line which field is wrong, what was given and what is allowed."""
+    location = problem["loc"]
+    name = ".".join(map(str, location)) or "config"
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = message[:1].lower() + message[1:] if message[1:2].islower() else message
+    if problem["type"] == "missing":
+        hint = f", or set {RUN_ID}" if location == ("run_id",) else ""
+        return f"{name}: missing; give it in the config{hint}"
+    given = _shown(problem["input"])
+    if problem["type"] == "extra_forbidden":
+        known = _fields_at(model, location[:-1])
+        fields = f" (fields: {', '.join(known)})" if known else ""
+        return f"{name}: unknown field, given {given}{near(str(location[-1]), known)}{fields}"
+    guess = ""
+    if problem["type"] in {"literal_error", "enum"} and isinstance(problem["input"], str):
+        expected = str(problem.get("ctx", {}).get("expected", ""))
+        guess = near(problem["input"], [word for word in expected.split("'") if word not in {"", ", ", " or "}])
+    return f"{name}: {given} is not allowed: {message}{guess}"
+
+
+def _shown(value: Any) -> str:
+    """Show a given value, shortened, in one line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def _fields_at(model: Any, location: Sequence[int | str]) -> list[str]:
+    """List the fields that a model, or one nested in it, allows."""
+    for part in location:
+        fields = getattr(model, "model_fields", {})
+        if part not in fields:
+            return []
+        model = fields[part].annotation
+    return list(getattr(model, "model_fields", {}))

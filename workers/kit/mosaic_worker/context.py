@@ -1,0 +1,25 @@
+"""What a worker's run function is given."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from mosaic_worker.config import WorkerConfig
+from mosaic_worker.emitter import Emitter
+from mosaic_worker.metadata import WorkerMetadata
+from mosaic_worker.stop import Stop
+
+__all__ = ["RunContext"]
+
+Config = TypeVar("Config", bound=WorkerConfig)
+
+
+@dataclass(frozen=True)
+class RunContext(Generic[Config]):
+    """One run: its config, where its events and files go, and whether it is to stop."""
+
+    metadata: WorkerMetadata
+    config: Config
+    emitter: Emitter
+    stop: Stop
+    run_dir: Path

@@ -1,0 +1,283 @@
+"""The emitter writes a run's events: one event is one JSON line is one write.
+
+A reader may look at the file at any moment, and the process may be killed at any moment; a line written with one
+`write` is there or it is not. `docs/protocol.md` part 4 says what each event means.
+"""
+
+import errno
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from threading import get_ident
+from typing import Any
+
+from mosaic_worker.encoding import encode
+from mosaic_worker.errors import AlreadyEndedError
+
+__all__ = ["TERMINAL_EVENTS", "Emitter"]
+
+TERMINAL_EVENTS = frozenset({"run_completed", "run_failed", "run_cancelled"})
+
+MAX_LINE = 1 << 20
+"""Readers replace a longer line by a `malformed` event, so the emitter leaves out big fields before it gets there."""
+_BIG_FIELD = 1 << 14
+_WAIT_FOR = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)
+_OWN_FIELDS = ("event", "ts")
+_PAUSE_S = 0.5
+
+
+class Emitter:
+    """Writes events as JSON lines to a descriptor; safe to use from several threads.
+
+    Fields that are None are left out. A full disk is waited out: the run stands still rather than lose an event.
+    """
+
+    def __init__(
+        self, fd: int, *, clock: Callable[[], int] = time.time_ns, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Write to `fd`, which stays the caller's to close; `clock` gives nanoseconds since 1970."""
+        self.fd = fd
+        self.last_step: int | None = None
+        self.ended: str | None = None
+        self.dropped = 0
+        self._clock = clock
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._writing = 0  # the thread that is in the middle of a line
+        self._interrupt: BaseException | None = None
+
+    # The events of the dialect.
+
+    def run_started(
+        self,
+        run_id: str,
+        worker: str,
+        *,
+        config: Any = None,
+        env_id: str | None = None,
+        seed: int | None = None,
+        total_steps: int | None = None,
+        total_episodes: int | None = None,
+        task: str | None = None,
+        versions: Mapping[str, str] | None = None,
+        **extra: Any,
+    ) -> None:
+        """Say that the run begins and what it will do."""
+        self.emit(
+            "run_started",
+            run_id=run_id,
+            worker=worker,
+            config=config,
+            env_id=env_id,
+            seed=seed,
+            total_steps=total_steps,
+            total_episodes=total_episodes,
+            task=task,
+            versions=versions,
+            **extra,
+        )
+
+    def run_completed(
+        self,
+        *,
+        step: int | None = None,
+        episodes: int | None = None,
+        summary: Mapping[str, Any] | None = None,
+        **extra: Any,
+    ) -> None:
+        """End the run: it did what it was asked to do."""
+        self.emit("run_completed", step=step, episodes=episodes, summary=summary, **extra)
+
+    def run_failed(
+        self, category: str, error: str, *, traceback: str | None = None, step: int | None = None, **extra: Any
+    ) -> None:
+        """End the run: it failed, by the fault of its configuration, its code (application) or the infrastructure."""
+        self.emit("run_failed", category=category, error=error, traceback=traceback, step=step, **extra)
+
+    def run_cancelled(self, *, reason: str | None = None, step: int | None = None, **extra: Any) -> None:
+        """End the run: it was asked to stop."""
+        self.emit("run_cancelled", reason=reason, step=step, **extra)
+
+    def heartbeat(self, *, uptime_s: float | None = None, step: int | None = None, **extra: Any) -> None:
+        """Say that the process is alive, and how far it is."""
+        self.emit("heartbeat", uptime_s=uptime_s, step=step, **extra)
+
+    def checkpoint_saved(self, path: str | os.PathLike[str], *, step: int | None = None, **extra: Any) -> None:
+        """Say that a checkpoint is complete on disk."""
+        self.emit("checkpoint_saved", path=path, step=step, **extra)
+
+    def checkpoint_loaded(self, path: str | os.PathLike[str], *, step: int | None = None, **extra: Any) -> None:
+        """Say that the run goes on from a checkpoint."""
+        self.emit("checkpoint_loaded", path=path, step=step, **extra)
+
+    def step(
+        self,
+        step: int,
+        *,
+        episode: int | None = None,
+        reward: Any = None,
+        terminated: bool | None = None,
+        truncated: bool | None = None,
+        action: Any = None,
+        agent: str | None = None,
+        info: Mapping[str, Any] | None = None,
+        **extra: Any,
+    ) -> None:
+        """Report one step of an environment. This is the hot path: it does not go through `emit`."""
+        fields: dict[str, Any] = {"event": "step", "step": step}
+        if episode is not None:
+            fields["episode"] = episode
+        if reward is not None:
+            fields["reward"] = reward
+        if terminated is not None:
+            fields["terminated"] = terminated
+        if truncated is not None:
+            fields["truncated"] = truncated
+        if action is not None:
+            fields["action"] = action
+        if agent is not None:
+            fields["agent"] = agent
+        if info is not None:
+            fields["info"] = info
+        if extra:
+            fields.update({name: value for name, value in extra.items() if name not in _OWN_FIELDS})
+        self.last_step = step
+        self._send(fields)
+
+    def episode(
+        self,
+        episode: int,
+        return_: Any,
+        *,
+        length: int | None = None,
+        step: int | None = None,
+        seed: int | None = None,
+        agent: str | None = None,
+        success: bool | None = None,
+        info: Mapping[str, Any] | None = None,
+        **extra: Any,
+    ) -> None:
+        """Report a finished episode and its return (the sum of its rewards)."""
+        fields = {"return": return_, "length": length, "step": step, "seed": seed, "agent": agent, **extra}
+        self.emit("episode", episode=episode, success=success, info=info, **fields)
+
+    def scalars(self, step: int, values: Mapping[str, Any], **extra: Any) -> None:
+        """Report named numbers at a step, such as losses."""
+        self.emit("scalars", step=step, values=values, **extra)
+
+    def log(self, level: str, message: str, *, step: int | None = None, **extra: Any) -> None:
+        """Report a line for people; level is debug, info, warning or error."""
+        self.emit("log", level=level, message=message, step=step, **extra)
+
+    def artifact(
+        self,
+        kind: str,
+        path: str | os.PathLike[str],
+        *,
+        step: int | None = None,
+        info: Mapping[str, Any] | None = None,
+        **extra: Any,
+    ) -> None:
+        """Say that a file worth keeping is complete on disk."""
+        self.emit("artifact", kind=kind, path=path, step=step, info=info, **extra)
+
+    def emit(self, event: str, /, **fields: Any) -> None:
+        """Write any event, with a time stamp; fields that are None are left out."""
+        plain = {name: value for name, value in fields.items() if value is not None and name not in _OWN_FIELDS}
+        self._send({"event": event, **plain})
+        step = fields.get("step")
+        if step is not None and event != "heartbeat":
+            self.last_step = step
+
+    # How a line gets out.
+
+    def _send(self, fields: dict[str, Any]) -> None:
+        now = str(self._clock())
+        # Ten digits of seconds until the year 2286; formatting a float would cost as much as a small event.
+        line = b'%b,"ts":%b}\n' % (encode(fields)[:-1], f"{now[:10]}.{now[10:16]}".encode())
+        if len(line) > MAX_LINE:
+            line = b'%b,"ts":%b}\n' % (encode(_without_big_fields(fields))[:-1], f"{now[:10]}.{now[10:16]}".encode())
+        event = fields["event"]
+        with self._lock:
+            if self.ended is not None:
+                self._refuse(event)
+                return
+            if event in TERMINAL_EVENTS:
+                self.ended = event
+            self._writing = get_ident()
+            try:
+                written = os.write(self.fd, line)
+                if written != len(line):
+                    self._write_rest(line[written:])
+            except OSError as error:
+                _raise_unless_full(error)
+                self._write_rest(line)
+            finally:
+                self._writing = 0
+            if self._interrupt is not None:
+                interrupt, self._interrupt = self._interrupt, None
+                raise interrupt
+
+    def _refuse(self, event: str) -> None:
+        """Nothing comes after a terminal event: a second one is a mistake, anything else a straggler."""
+        ended = self.ended or ""
+        if event in TERMINAL_EVENTS:
+            raise AlreadyEndedError(ended, event)
+        self.dropped += 1
+        if self.dropped == 1 and event != "heartbeat":
+            print(f"mosaic_worker: {event} came after {ended} and was dropped", file=sys.stderr)
+
+    def _write_rest(self, rest: bytes) -> None:
+        """Finish a line that did not go out in one write: wait for room rather than leave half a line."""
+        warned = False
+        while rest:
+            try:
+                rest = rest[os.write(self.fd, rest) :]
+            except OSError as error:
+                _raise_unless_full(error)
+                if not warned:
+                    warned = True
+                    print(f"mosaic_worker: waiting to write an event: {error.strerror}", file=sys.stderr, flush=True)
+                self._pause(_PAUSE_S)
+
+    # For the signal handler.
+
+    def interrupt(self, error: BaseException) -> None:
+        """Raise `error` in this thread: now, or, if the thread is in the middle of a line, when the line is whole."""
+        if self._writing == get_ident():
+            self._interrupt = error
+        else:
+            raise error
+
+    def last_words(self, event: str, /, **fields: Any) -> bool:
+        """Write a terminal event from a signal handler, if that is possible without waiting; True if it was written."""
+        if self._writing == get_ident() or not self._lock.acquire(timeout=1.0):
+            return False
+        try:
+            if self.ended is not None:
+                return False
+            self.ended = event
+            now = self._clock() / 1e9
+            line = encode({"event": event, **fields, "ts": now}) + b"\n"
+            return os.write(self.fd, line) == len(line)
+        except OSError:
+            return False
+        finally:
+            self._lock.release()
+
+
+def _raise_unless_full(error: OSError) -> None:
+    """Let an error pass that waiting can mend; with any other the journal is gone and the run cannot go on."""
+    if error.errno not in _WAIT_FOR:
+        raise error
+
+
+def _without_big_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Replace what makes an event too long by a note of its size."""
+    sizes = {name: len(encode(value)) for name, value in fields.items()}
+    return {
+        name: value if sizes[name] <= _BIG_FIELD else f"<left out: {sizes[name]} bytes>"
+        for name, value in fields.items()
+    }

@@ -1,0 +1,120 @@
+"""How a Python, numpy or torch value becomes JSON: quickly when it is plain, carefully when it is not.
+
+The quick way is the C encoder of the standard library. It raises for NaN, infinities, odd keys and broken unicode;
+only then is the value walked and made plain. numpy and torch are never imported: their values are recognised by what
+they can do.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Set
+from enum import Enum
+from json.encoder import c_make_encoder, encode_basestring
+from os import PathLike, fspath
+from typing import Any
+
+__all__ = ["encode", "to_plain"]
+
+_HUGE_INT_BITS = 4096
+_MAX_DEPTH = 64
+
+
+def _convert(value: Any) -> Any:
+    """Turn one value that JSON does not know into one that it does; never fails, since telemetry must not stop a run."""
+    if hasattr(value, "tolist"):  # numpy arrays and scalars, torch tensors
+        return value.tolist()
+    if hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, PathLike):
+        path = fspath(value)
+        return path.decode("utf-8", "backslashreplace") if isinstance(path, bytes) else path
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Set):
+        return sorted(value, key=repr)
+    if hasattr(value, "model_dump"):  # pydantic
+        return value.model_dump()
+    if hasattr(value, "isoformat"):  # datetime
+        return value.isoformat()
+    return str(value)
+
+
+def _convert_safely(value: Any) -> Any:
+    """Convert, or say what could not be converted."""
+    try:
+        return _convert(value)
+    except Exception as error:  # noqa: BLE001 - a value's own methods may raise anything
+        return f"<{type(value).__name__}: {error}>"
+
+
+def _make_encoder() -> Callable[[Any], str]:
+    """Build the encoder once: JSONEncoder.encode builds its C part again on every call, a third of the time."""
+    if c_make_encoder is None:  # an interpreter without the C accelerator
+        encoder = json.JSONEncoder(
+            separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False, default=_convert_safely
+        )
+        return encoder.encode
+    parts = c_make_encoder(None, _convert_safely, encode_basestring, None, ":", ",", False, False, False)
+    join = "".join
+
+    def encode_quickly(value: Any) -> str:
+        return join(parts(value, 0))
+
+    return encode_quickly
+
+
+_encode_quickly = _make_encoder()
+
+
+def encode(value: Any) -> bytes:
+    """Encode a value as compact JSON in UTF-8; NaN and infinities become strings, unknown objects their text."""
+    try:
+        return _encode_quickly(value).encode()
+    except (ValueError, TypeError, RecursionError):
+        return _encode_quickly(to_plain(value)).encode()
+
+
+def to_plain(value: Any) -> Any:
+    """Walk a value and return one made only of what JSON has: dict, list, str, int, finite float, bool and None."""
+    return _plain(value, ())
+
+
+def _plain(value: Any, inside: tuple[int, ...]) -> Any:
+    """Make a value plain; `inside` holds the ids of what it is nested in, to notice a loop."""
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return str(value) if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, float):
+        return _plain_float(float(value))
+    if isinstance(value, int):
+        number = int(value)
+        return hex(number) if number.bit_length() > _HUGE_INT_BITS else number
+    if id(value) in inside or len(inside) > _MAX_DEPTH:
+        return f"<{type(value).__name__}: nested too deeply>"
+    inside = (*inside, id(value))
+    if isinstance(value, dict):
+        return {_plain_key(key): _plain(item, inside) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, inside) for item in value]
+    converted = _convert_safely(value)  # kept alive here, so that its id stays its own
+    return _plain(converted, inside)
+
+
+def _plain_float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _plain_key(key: Any) -> str:
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    plain = to_plain(key)
+    return plain if isinstance(plain, str) else str(plain)

@@ -1,0 +1,73 @@
+"""Everything that the kit raises on purpose, under one base class."""
+
+from typing import ClassVar
+
+__all__ = [
+    "AlreadyEndedError",
+    "ConfigError",
+    "EventError",
+    "InfrastructureError",
+    "RequestError",
+    "RunCancelled",
+    "SpaceError",
+    "StdoutError",
+    "WorkerError",
+]
+
+
+class WorkerError(Exception):
+    """Base of all errors of the kit; `category` is what `run_failed` reports when one ends a run."""
+
+    category: ClassVar[str] = "application"
+
+
+class ConfigError(WorkerError):
+    """The config was refused; `problems` has one line for each thing to mend."""
+
+    category = "configuration"
+
+    def __init__(self, problems: list[str] | str) -> None:
+        """Keep one line per problem."""
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class InfrastructureError(WorkerError):
+    """Something around the run failed (disk, network, device), so that trying again elsewhere may help."""
+
+    category = "infrastructure"
+
+
+class RunCancelled(WorkerError):
+    """The run was asked to stop; let it pass through to `run_worker`, which reports it."""
+
+    def __init__(self, reason: str) -> None:
+        """Keep why the run was stopped."""
+        self.reason = reason
+        super().__init__(reason)
+
+
+class AlreadyEndedError(WorkerError):
+    """A second terminal event was about to be written."""
+
+    def __init__(self, ended: str, event: str) -> None:
+        """Name both events."""
+        self.ended = ended
+        self.event = event
+        super().__init__(f"{event} cannot be written: the run already ended with {ended}")
+
+
+class EventError(WorkerError):
+    """A line is not a valid event of the dialect."""
+
+
+class RequestError(WorkerError):
+    """An interactive request cannot be answered; the worker answers with this message and goes on."""
+
+
+class SpaceError(WorkerError):
+    """A space or a value of it cannot be turned into JSON or back."""
+
+
+class StdoutError(WorkerError):
+    """There is no usable descriptor to write events to."""

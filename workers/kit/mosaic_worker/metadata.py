@@ -1,0 +1,70 @@
+"""What a worker is and what it can do, in a form that a scheduler, a form on a page or a person can read."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+import mosaic_worker
+from mosaic_worker.config import WorkerConfig
+
+__all__ = ["PROTOCOL", "WorkerCapabilities", "WorkerMetadata"]
+
+PROTOCOL = 1
+
+
+class WorkerCapabilities(BaseModel):
+    """What a worker can do and what it needs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    worker_type: str = Field(min_length=1, description="The worker's kind, usually its name")
+    supported_paradigms: tuple[str, ...] = Field(
+        default=("sequential",), description="How agents take part: sequential, independent, self_play, …"
+    )
+    env_families: tuple[str, ...] = Field(default=(), description="gymnasium, atari, minigrid, mpe, …")
+    action_spaces: tuple[str, ...] = Field(default=(), description="discrete, continuous, …")
+    observation_spaces: tuple[str, ...] = Field(default=(), description="vector, image, text, …")
+    max_agents: int = Field(default=1, ge=1)
+    supports_self_play: bool = False
+    supports_population: bool = False
+    supports_checkpointing: bool = False
+    supports_pause_resume: bool = False
+    interactive_commands: tuple[str, ...] = Field(
+        default=(), description="Commands of interactive mode beside ping and stop; none: no interactive mode"
+    )
+    requires_gpu: bool = False
+    gpu_memory_mb: int | None = Field(default=None, ge=0)
+    cpu_cores: int = Field(default=1, ge=1)
+    estimated_memory_mb: int = Field(default=512, ge=1)
+
+
+class WorkerMetadata(BaseModel):
+    """A worker's card: who it is, what it wraps, what it can do and which config it takes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
+    version: str
+    description: str = ""
+    author: str = ""
+    homepage: str = ""
+    upstream_library: str | None = None
+    upstream_version: str | None = None
+    license: str = ""
+    capabilities: WorkerCapabilities
+    config_model: type[WorkerConfig] = Field(exclude=True)
+    example_config: dict[str, Any] = Field(description="A config, without run_id, that finishes in a few seconds")
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        schema = self.config_model.model_json_schema()
+        # The platform sets the run id: who writes a config need not give one.
+        schema["required"] = [name for name in schema.get("required", []) if name != "run_id"]
+        return {
+            "metadata": self.model_dump(mode="json", exclude={"capabilities", "example_config"}),
+            "capabilities": self.capabilities.model_dump(mode="json"),
+            "config_schema": schema,
+            "example_config": self.example_config,
+            "kit_version": mosaic_worker.__version__,
+            "protocol": PROTOCOL,
+        }

@@ -1,0 +1,84 @@
+"""Keeps stdout clean: only events reach it, and whatever libraries print goes to the log, which is stderr.
+
+Descriptor 1 is copied to a private one for the emitter and then points to where descriptor 2 points. Redirecting the
+descriptor and not only `sys.stdout` catches C libraries and child processes too.
+
+The private copy is closed in child processes. A worker that starts its library as a subprocess and lets that write
+events hands it on explicitly: `subprocess.Popen(…, **journal_for_child(fd, os.environ))`.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import TypedDict
+
+from mosaic_worker.errors import StdoutError
+
+__all__ = ["JOURNAL_FD", "ChildJournal", "journal_for_child", "protect_stdin", "protect_stdout"]
+
+JOURNAL_FD = "MOSAIC_JOURNAL_FD"
+
+
+class ChildJournal(TypedDict):
+    """The arguments of `subprocess.Popen` that hand the journal to a child."""
+
+    env: dict[str, str]
+    pass_fds: tuple[int, ...]
+
+
+def protect_stdout(environ: MutableMapping[str, str]) -> int:
+    """Take stdout for events and return the descriptor to write them to; prints go to stderr from now on.
+
+    If `environ` has MOSAIC_JOURNAL_FD, handed on by a parent, events go there. It is taken out of `environ`, since this
+    process's own children do not inherit the descriptor.
+    """
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    given = environ.pop(JOURNAL_FD, None)
+    fd = _open_fd(given) if given is not None else None
+    if fd is None:
+        try:
+            fd = os.dup(1)
+        except OSError as error:
+            raise StdoutError(f"stdout (descriptor 1) is not open, so there is nowhere to write events: {error}") from error
+    os.set_inheritable(fd, False)
+    _ensure_stderr()
+    os.dup2(2, 1)
+    if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)
+    return fd
+
+
+def protect_stdin() -> int:
+    """Take stdin for requests and return the descriptor to read them from; anything else finds stdin empty."""
+    fd = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return fd
+
+
+def journal_for_child(fd: int, environ: Mapping[str, str]) -> ChildJournal:
+    """Return the `env` and `pass_fds` with which a subprocess can write events to the same journal."""
+    return {"env": {**environ, JOURNAL_FD: str(fd)}, "pass_fds": (fd,)}
+
+
+def _open_fd(text: str) -> int | None:
+    """Return the descriptor that a text names, or None if it names none that is open."""
+    try:
+        fd = int(text)
+        os.fstat(fd)
+    except (ValueError, OSError, OverflowError):
+        return None
+    return fd if fd > 2 else None  # noqa: PLR2004 - 0, 1 and 2 are about to change or are not ours
+
+
+def _ensure_stderr() -> None:
+    """If stderr is closed, let it swallow what is written, so that the journal does not end up in its place."""
+    try:
+        os.fstat(2)
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        if null != 2:  # noqa: PLR2004
+            os.dup2(null, 2)
+            os.close(null)
