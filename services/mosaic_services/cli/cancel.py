@@ -1,0 +1,42 @@
+"""`mosaic cancel`: stop runs, or take them out of the queue."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from mosaic_bus.commands import Cancel, Show
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_services.cli.errors import CliError
+from mosaic_services.cli.output import print_json, short
+from mosaic_services.cli.settings import current
+
+__all__ = ["command"]
+
+
+def command(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Any unique part of a run's id, or its name.")],
+    reason: Annotated[str, typer.Option("--reason", help="Kept with the run.")] = "cancelled by user",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Stop runs, or take them out of the queue. All are tried, even if one is refused."""
+    cancelled: list[dict[str, Any]] = []
+    refused: list[CommandRefusedError] = []
+    with current.connect() as bus:
+        for each in runs:
+            try:
+                run = bus.request("scheduler", Show(run=each)).run
+                bus.request("scheduler", Cancel(run=run.run, reason=reason))
+            except CommandRefusedError as error:
+                refused.append(error)
+                continue
+            cancelled.append({"run": run.run, "name": run.name})
+            if not as_json:
+                print(f"cancelling {short(run.run)}  {run.name}", flush=True)
+    if as_json:
+        print_json({"cancelled": cancelled, "refused": [{"code": one.code, "message": one.message} for one in refused]})
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:
+        raise CliError(f"{len(refused)} of {len(runs)} could not be cancelled", "\n".join(map(str, refused)), code=2)

@@ -1,0 +1,163 @@
+"""The child processes of `mosaic up`: started, watched, restarted, stopped in order."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+from mosaic_services.cli.restarts import Backoff
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Child", "Signals", "how_it_ended"]
+
+_PR_SET_PDEATHSIG = 1
+# Looked up here, once, so that nothing is imported or allocated between fork and exec.
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+_LARGEST_LOG_BYTES = 20_000_000
+_LOG_TAIL_BYTES = 20_000
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel send SIGTERM to this process when its parent dies, however it dies."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(0)
+
+
+@dataclass
+class Child:
+    """One service: how to start it, and the process it is at the moment."""
+
+    name: str
+    service: str
+    arguments: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    restart_at: float | None = None
+    restarts: int = 0
+    _log_start: int = 0
+    _backoff: Backoff = field(default_factory=Backoff)
+
+    def start(self) -> None:
+        """Start the process, in a group of its own so that Ctrl-C reaches only us, its output appended to its log."""
+        self.restart_at = None
+        self.started = time.monotonic()
+        with contextlib.suppress(FileNotFoundError):
+            if self.log.stat().st_size > _LARGEST_LOG_BYTES:
+                self.log.replace(self.log.with_suffix(".log.1"))
+        parent = os.getpid()
+        with self.log.open("ab") as log:
+            self._log_start = log.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"mosaic_services.{self.name}", *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+                preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509 - no other thread is alive when we start one
+            )
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code: negative for a signal, None while it runs."""
+        return self.process.poll() if self.process else None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid if self.process else 0
+
+    def schedule_restart(self, now: float) -> float:
+        """Decide when it starts again; return the delay."""
+        delay = self._backoff.delay(now - self.started)
+        self.restart_at = now + delay
+        self.restarts += 1
+        return delay
+
+    def signal(self, number: int) -> None:
+        """Send a signal if it still runs."""
+        if self.process is not None and self.running:
+            self.process.send_signal(number)
+
+    def last_words(self, lines: int = 8) -> list[str]:
+        """The end of what it logged since it was started, readable."""
+        try:
+            with self.log.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._log_start, end - _LOG_TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return []
+        readable = [line for each in text.splitlines() for line in _readable(each)]
+        return readable[-lines:]
+
+    def reason(self) -> str:
+        """Why it could not run, in its own words if it said so."""
+        for line in reversed(self.last_words()):
+            if line.startswith("cannot run: "):
+                return line.removeprefix("cannot run: ")
+        words = self.last_words(1)
+        return words[0] if words else how_it_ended(self.code)
+
+
+def _readable(line: str) -> list[str]:
+    """Turn one line of a service's JSON log into lines for people; other lines stay as they are."""
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return [line]
+    if not isinstance(entry, dict) or "event" not in entry:
+        return [line]
+    said = entry.get("reason") or entry.get("detail") or ""
+    head = f"{entry['event']}: {said}" if said else str(entry["event"])
+    return [head, *str(entry.get("exception", "")).splitlines()]
+
+
+def how_it_ended(code: int | None) -> str:
+    """Say `was killed by SIGKILL` or `exited with 1`."""
+    if code is None:
+        return "still runs"
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"exited with {code}"
+
+
+class Signals:
+    """Waits for signals (a child's end is one, too) without polling."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._read, self._write = os.pipe()
+        for end in (self._read, self._write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for each in numbers:
+            signal.signal(each, lambda *_: None)
+
+    def wait(self, timeout: float | None) -> list[int]:
+        """Return the signals that came, after at most `timeout` seconds."""
+        select.select([self._read], [], [], timeout)
+        with contextlib.suppress(BlockingIOError):
+            return list(os.read(self._read, 4096))
+        return []

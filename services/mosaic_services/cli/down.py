@@ -1,0 +1,95 @@
+"""`mosaic down`: stop the stack, wait until everything is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mosaic_bus import Bus, Home
+from mosaic_bus.commands import Detach, Hosts
+from mosaic_bus.topics import supervisor
+from mosaic_services.cli.errors import CliError
+from mosaic_services.cli.locks import holder, holders
+from mosaic_services.cli.output import print_json
+from mosaic_services.cli.settings import current
+
+__all__ = ["command"]
+
+_LINGER_S = 15.0
+
+
+def command(
+    keep_runs: Annotated[
+        bool, typer.Option("--keep-runs", help="Leave the runs going; the next `mosaic up` takes them over.")
+    ] = False,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Give up waiting after this.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Stop the stack of this home and its runs. Does nothing if nothing runs."""
+    home = current.home
+    lock = home.path / "up.lock"
+    pid = holder(lock)
+    say = (lambda _: None) if as_json else (lambda line: print(line, flush=True))
+    if pid is None:
+        _wait_for_orphans(home)
+        say(f"nothing is running in {home.path}")
+    else:
+        kept = _detach() if keep_runs else []
+        for name in kept:
+            say(f"{name} leaves its runs going")
+        say(f"stopping the stack (pid {pid})…")
+        _end(pid, lock, timeout)
+        _wait_for_orphans(home)
+        say("stopped")
+    if as_json:
+        print_json({"stopped": pid is not None, "pid": pid, "home": str(home.path)})
+
+
+def _detach() -> list[str]:
+    """Tell all supervisors to leave their runs when they end; return their names."""
+    told = []
+    with current.connect() as bus:
+        for host in _hosts(bus):
+            bus.request(supervisor(host), Detach(), timeout=5.0)
+            told.append(supervisor(host))
+    return told
+
+
+def _hosts(bus: Bus) -> list[str]:
+    answer = bus.request("scheduler", Hosts(), timeout=5.0)
+    return [each.host for each in answer.hosts if answer.silent_s.get(each.host, 0.0) < _LINGER_S]
+
+
+def _end(pid: int, lock: Path, timeout: float) -> None:
+    """Send SIGTERM to that very process, never to another that got its number, and wait for its end."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if holder(lock) != pid:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+        if not select.select([process], [], [], timeout)[0]:
+            raise CliError(f"the stack (pid {pid}) has not ended within {timeout:g} s", "see logs/ in the home, or: kill -9")
+    finally:
+        os.close(process)
+
+
+def _wait_for_orphans(home: Home) -> None:
+    """Services end when their `up` dies; wait for those that are still at it."""
+    deadline = time.monotonic() + _LINGER_S
+    while left := {name: pid for name, pid in holders(home).items() if name != "up"}:
+        if time.monotonic() > deadline:
+            who = ", ".join(f"{name} (pid {pid})" for name, pid in left.items())
+            raise CliError(f"still running in {home.path}, not started by mosaic up: {who}", "stop them with: kill PID")
+        time.sleep(0.05)
+

@@ -1,0 +1,38 @@
+"""Figures made from a run's summary: how far it is, how long it will take, what its loss is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mosaic_bus.messages import RunState, RunSummary
+
+__all__ = ["eta_s", "fraction", "loss"]
+
+
+def fraction(summary: RunSummary) -> float | None:
+    """How much of the run is done, 0 to 1, by steps or else by episodes; None if its length is unknown."""
+    if summary.total_steps:
+        return min(1.0, summary.step / summary.total_steps)
+    if summary.total_episodes:
+        return min(1.0, summary.episodes / summary.total_episodes)
+    return None
+
+
+def eta_s(state: RunState, summary: RunSummary, now: float) -> float | None:
+    """Seconds until the end, from the present speed, else from the time taken so far."""
+    if summary.total_steps and summary.steps_per_s > 0:
+        return max(0.0, (summary.total_steps - summary.step) / summary.steps_per_s)
+    done = fraction(summary)
+    if not done or state.started_at is None:
+        return None
+    return max(0.0, (now - state.started_at) * (1 - done) / done)
+
+
+def loss(summary: RunSummary) -> float | None:
+    """The newest scalar whose name contains "loss": the policy's if there are several."""
+    names = [name for name in summary.scalars if "loss" in name.lower()]
+    if not names:
+        return None
+    names.sort(key=lambda name: ("policy" not in name.lower() and "actor" not in name.lower(), name))
+    return summary.scalars[names[0]]

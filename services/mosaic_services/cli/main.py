@@ -1,0 +1,183 @@
+"""The front of the `mosaic` command: finds the module of a command, runs it, and turns errors into one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Annotated, NamedTuple
+
+import typer
+
+from mosaic_services.cli.errors import FAILED, INTERRUPTED, NO_STACK, USAGE, CliError
+from mosaic_services.cli.settings import current, with_settings
+
+__all__ = ["main"]
+
+
+class _Entry(NamedTuple):
+    """A command: what it does in one line, and where it stands in `mosaic --help`."""
+
+    help: str
+    panel: str
+
+
+_STACK = "The stack"
+_RUNS = "Runs"
+_WORKERS = "Workers"
+
+COMMANDS = {
+    "up": _Entry("Start the stack: broker, scheduler, telemetry and supervisor.", _STACK),
+    "down": _Entry("Stop the stack and its runs.", _STACK),
+    "status": _Entry("Show services, hosts and the queue.", _STACK),
+    "stats": _Entry("Show all counters of the services.", _STACK),
+    "submit": _Entry("Queue a run, from a file or from the command line.", _RUNS),
+    "watch": _Entry("Follow the runs live.", _RUNS),
+    "runs": _Entry("List runs, newest first.", _RUNS),
+    "show": _Entry("Show one run: its state, why, attempts, results.", _RUNS),
+    "logs": _Entry("Print a run's log, or follow it.", _RUNS),
+    "series": _Entry("Print one of a run's curves.", _RUNS),
+    "cancel": _Entry("Stop runs, or take them out of the queue.", _RUNS),
+    "export": _Entry("Write a run's data to Parquet files.", _RUNS),
+    "workers": _Entry("Install, describe and check workers.", _WORKERS),
+}
+
+_EPILOG = (
+    "Exit codes: 0 done · 1 what was asked for failed (a run failed) · 2 bad usage or input, refused · "
+    "3 no stack, or a service does not answer · 4 a run was cancelled or lost (--wait) · 130 Ctrl-C"
+)
+
+
+def _build(arguments: list[str]) -> typer.Typer:
+    """Make the application; only modules of commands named in the arguments are imported."""
+    app = typer.Typer(
+        name="mosaic",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(epilog=_EPILOG)(_root)
+    for name, entry in COMMANDS.items():
+        if name not in arguments:
+            app.command(name, help=entry.help, rich_help_panel=entry.panel)(_not_loaded)
+            continue
+        module = importlib.import_module(f"mosaic_services.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=entry.help, rich_help_panel=entry.panel)
+        else:
+            app.command(name, rich_help_panel=entry.panel)(with_settings(module.command))
+    return app
+
+
+def _not_loaded() -> None:
+    """Stand for a command that these arguments do not call."""
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - slow, and rarely wanted
+
+        print(f"mosaic {version('mosaic-services')}")
+        raise typer.Exit
+
+
+def _root(
+    home: Annotated[
+        str | None, typer.Option("--home", metavar="DIR", help="Folder of the stack (default: $MOSAIC_HOME or ~/.mosaic).")
+    ] = None,
+    bus: Annotated[
+        str | None, typer.Option("--bus", metavar="ADDRESS", help="Address of the bus (default: the home's own).")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the details of an error.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback acts
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """MOSAIC runs reinforcement-learning libraries in processes of their own and lets you compare their agents.
+
+    Start with:  mosaic up   then, in another terminal:  mosaic submit --worker baseline --watch
+    """
+    current.home_path, current.bus, current.verbose = home, bus, verbose
+
+
+def main() -> int:
+    """Entry point of the `mosaic` script."""
+    try:
+        return _run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _run() -> int:
+    arguments = sys.argv[1:]
+    try:
+        code = _build(arguments)(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+    except CliError as error:
+        return _complain(error.message, error.hint, error.code, error.detail)
+    except typer.Abort:
+        return INTERRUPTED
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001 - a user never sees a traceback unless they ask for one
+        return _explain(error, arguments)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Exception, arguments: list[str]) -> int:
+    """Turn an error of the libraries below into one line, what to do, and an exit code."""
+    detail = "".join(traceback.format_exception(error))
+    if hasattr(error, "format_message"):  # bad options and arguments, from typer
+        message = error.format_message()
+        if not message:  # "no arguments" has shown the help already
+            return 0
+        name = next((each for each in arguments if each in COMMANDS), "")
+        return _complain(_lower(message), f"see: mosaic {name} --help".replace("  ", " "), USAGE)
+    if "mosaic_bus.errors" in sys.modules:
+        from mosaic_bus.errors import (  # noqa: PLC0415 - loaded already
+            BusError,
+            CommandRefusedError,
+            NoAnswerError,
+            NotConnectedError,
+        )
+
+        if isinstance(error, NotConnectedError):
+            return _complain(f"no broker answers at {error.address}", "start a stack with: mosaic up", NO_STACK, detail)
+        if isinstance(error, NoAnswerError):
+            what = f"{error.service} does not answer"
+            return _complain(what, "see: mosaic status, and logs/ in the home", NO_STACK, detail)
+        if isinstance(error, CommandRefusedError):
+            code = FAILED if error.code == "internal" else USAGE
+            return _complain(error.message, _refusal_hint(error.code, error.details), code, detail)
+        if isinstance(error, BusError):
+            return _complain(str(error), "", USAGE, detail)
+    return _complain(f"{type(error).__name__}: {error}", "this is a defect of mosaic; -v shows where", FAILED, detail)
+
+
+def _refusal_hint(code: str, details: dict[str, object]) -> str:
+    near = details.get("near") or details.get("candidates") or details.get("did_you_mean")
+    if isinstance(near, list) and near:
+        return "did you mean " + ", ".join(map(str, near)) + "?"
+    return {"unknown_run": "see: mosaic runs", "ambiguous_run": "give more of its id"}.get(code, "")
+
+
+def _lower(message: str) -> str:
+    return message[:1].lower() + message[1:].rstrip(".")
+
+
+def _complain(message: str, hint: str, code: int, detail: str = "") -> int:
+    head, *rest = message.splitlines() or [""]
+    red, plain = ("\033[1;31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+    lines = [f"{red}error:{plain} {head}", *(f"       {line}" for line in (*rest, *hint.splitlines()))]
+    if current.verbose and detail:
+        lines.append(detail.rstrip())
+    sys.stdout.flush()
+    print("\n".join(lines), file=sys.stderr)
+    return code

@@ -1,0 +1,131 @@
+"""What commands print: tables, JSON, and how ids, times, sizes and states look."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+__all__ = [
+    "STATE_STYLES",
+    "ago",
+    "clock",
+    "console",
+    "duration",
+    "number",
+    "print_json",
+    "short",
+    "size",
+    "state_text",
+    "table",
+]
+
+# A pipe has no width: wide enough that nothing is cut.
+_PIPE_COLUMNS = 250
+
+STATE_STYLES = {
+    "queued": "yellow",
+    "preparing": "cyan",
+    "starting": "cyan",
+    "running": "bold cyan",
+    "stopping": "yellow",
+    "succeeded": "green",
+    "failed": "bold red",
+    "cancelled": "bright_black",
+    "lost": "red",
+}
+
+
+@functools.cache
+def console() -> Console:
+    """The terminal, or whatever stdout is."""
+    from rich.console import Console  # noqa: PLC0415 - JSON output does without
+
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", _PIPE_COLUMNS))
+    return Console(width=width, highlight=False, emoji=False)
+
+
+def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+    """Print one JSON document, indented for a person at a terminal."""
+    options = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
+    sys.stdout.write(orjson.dumps(document, option=options | orjson.OPT_NON_STR_KEYS).decode() + "\n")
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Make a table without lines, headers in dim capitals, the columns named in `right` aligned right."""
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    made = Table(box=None, pad_edge=False, header_style="bright_black", padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(column.upper(), justify="right" if column in right else "left", no_wrap=True)
+    return made
+
+
+def state_text(state: str) -> Text:
+    """A run's state in its colour."""
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    return Text(str(state), style=STATE_STYLES.get(str(state), ""))
+
+
+def short(run: str) -> str:
+    """The last six characters of a run's id."""
+    return run[-6:]
+
+
+def duration(seconds: float) -> str:
+    """Write `00:02:11`, or `3 d 04:00:00`."""
+    total = int(max(0, seconds))
+    days, rest = divmod(total, 86_400)
+    text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days} d {text}" if days else text
+
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def ago(moment: float | None, now: float | None = None) -> str:
+    """Write `3 min ago`, `just now`, or nothing if it never was."""
+    if moment is None:
+        return ""
+    seconds = (time.time() if now is None else now) - moment
+    if seconds < 1:
+        return "just now"
+    for length, unit in _UNITS:
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def clock(moment: float | None) -> str:
+    """Write the local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(moment)) if moment else ""
+
+
+def size(megabytes: float) -> str:
+    """Write `512 MB` or `6.1 GB`."""
+    return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"  # noqa: PLR2004 - obvious
+
+
+def number(value: float | None) -> str:
+    """Write a number as people do: `12,410`, `463.2`, `0.021`, `1.2e-05`."""
+    if value is None:
+        return ""
+    magnitude = abs(value)
+    if not math.isfinite(value):
+        return str(value)
+    if magnitude >= 1000 or value == int(value):  # noqa: PLR2004 - obvious
+        return f"{value:,.0f}"
+    if 0 < magnitude < 0.001:  # noqa: PLR2004 - obvious
+        return f"{value:.1e}"
+    return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}"  # noqa: PLR2004 - obvious

@@ -1,0 +1,157 @@
+"""`mosaic show`: everything about one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from mosaic_bus import Bus
+from mosaic_bus.commands import RunDetail, Show, StreamCounters, Streams, Summaries
+from mosaic_bus.errors import CommandRefusedError, NoAnswerError
+from mosaic_bus.messages import RunSummary
+from mosaic_services.cli.figures import fraction
+from mosaic_services.cli.output import ago, clock, console, duration, number, print_json, state_text, table
+from mosaic_services.cli.settings import current
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["command"]
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="Any unique part of the run's id, or its name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show one run: its state and why, attempts, decisions, configuration, results, and what became of its events."""
+    with current.connect() as bus:
+        detail = bus.request("scheduler", Show(run=run))
+        summary, streams, trouble = _telemetry(bus, detail.run.run)
+    folder = current.home.runs / detail.run.run
+    if as_json:
+        print_json(
+            {
+                **detail.model_dump(mode="json"),
+                "summary": summary.model_dump(mode="json") if summary else None,
+                "streams": [each.model_dump(mode="json") for each in streams],
+                "folder": str(folder),
+            }
+        )
+        return
+    _print_state(detail, str(folder))
+    if detail.attempts:
+        _section("attempts", _attempts(detail.attempts))
+    _section("decisions", _decisions(detail))
+    if summary is not None:
+        _section("results", _results(summary))
+    if streams:
+        _section("events and logs", _streams(streams))
+    if trouble:
+        console().print(f"\n[yellow]telemetry: {trouble}[/]")
+    console().print("\n[bright_black]CONFIG[/]")
+    console().print(yaml.safe_dump(detail.spec.config, sort_keys=False).rstrip() or "{}", markup=False)
+
+
+def _telemetry(bus: Bus, run: str) -> tuple[RunSummary | None, list[StreamCounters], str]:
+    try:
+        summaries = bus.request("telemetry", Summaries(runs=[run]), timeout=3.0).summaries
+        streams = bus.request("telemetry", Streams(run=run), timeout=3.0).streams
+    except NoAnswerError as error:
+        return None, [], str(error)
+    except CommandRefusedError as error:
+        return None, [], "" if error.code == "unknown_run" else str(error)
+    return next((each for each in summaries if each.run == run), None), streams, ""
+
+
+def _section(title: str, content: Table) -> None:
+    console().print(f"\n[bright_black]{title.upper()}[/]")
+    console().print(content)
+
+
+def _print_state(detail: RunDetail, folder: str) -> None:
+    run, spec = detail.run, detail.spec
+    console().print(f"[bold]{run.name}[/]", state_text(run.state), f"[bright_black]{run.run}[/]")
+    grid = table("", "")
+    grid.show_header = False
+    grid.columns[0].style = "bright_black"
+    grid.columns[1].no_wrap = False
+    category = f"{run.category}: " if run.category else ""
+    grid.add_row("why", f"{category}{run.reason}" + (f"\n{run.detail}" if run.detail else ""))
+    profile = "" if run.profile == "default" else f", profile {run.profile}"
+    grid.add_row("worker", f"{run.worker}{profile}")
+    if run.host:
+        grid.add_row("host", f"{run.host}, attempt {run.attempt}")
+    grid.add_row("asks for", f"{spec.resources.cpus:g} CPUs, {spec.resources.memory_mb} MB")
+    grid.add_row("submitted", ago(run.submitted_at))
+    if run.started_at:
+        grid.add_row("started", ago(run.started_at))
+    if run.started_at and run.ended_at:
+        grid.add_row("ended", f"{ago(run.ended_at)}, after {duration(run.ended_at - run.started_at)}")
+    grid.add_row("folder", folder)
+    console().print(grid)
+
+
+def _attempts(attempts: list[dict[str, Any]]) -> Table:
+    """The scheduler's own fields, whatever they are; times as times."""
+    names = [name for name in attempts[0] if any(each.get(name) not in (None, "", [], {}) for each in attempts)]
+    rows = table(*(name.removesuffix("_at").replace("_", " ") for name in names))
+    for each in attempts:
+        rows.add_row(*(_cell(name, each.get(name)) for name in names))
+    return rows
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_at") and isinstance(value, int | float):
+        return clock(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_cell(key, each)}" for key, each in value.items() if each not in (None, "", [], {}))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _decisions(detail: RunDetail) -> Table:
+    rows = table("at", "what", "why")
+    rows.show_header = False
+    rows.columns[2].no_wrap = False
+    for each in detail.decisions:
+        rows.add_row(clock(each.at), each.event, each.reason)
+    return rows
+
+
+def _results(summary: RunSummary) -> Table:
+    rows = table("", "")
+    rows.show_header = False
+    rows.columns[0].style = "bright_black"
+    if summary.task:
+        rows.add_row("task", summary.task)
+    done = fraction(summary)
+    rows.add_row("steps", f"{summary.step:,}" + (f" of {summary.total_steps:,}" if summary.total_steps else ""))
+    rows.add_row("episodes", f"{summary.episodes:,}" + (f" of {summary.total_episodes:,}" if summary.total_episodes else ""))
+    if done is not None:
+        rows.add_row("progress", f"{done:.0%}")
+    if summary.return_mean is not None:
+        spread = f" ± {number(summary.return_std)}" if summary.return_std is not None else ""
+        rows.add_row("return", f"{number(summary.return_mean)}{spread}  (last 100 episodes; last {number(summary.return_last)})")
+    for name, value in sorted(summary.scalars.items()):
+        rows.add_row(name, number(value))
+    if summary.checkpoint:
+        rows.add_row("checkpoint", summary.checkpoint)
+    if summary.outcome:
+        rows.add_row("journal ends with", summary.outcome)
+    return rows
+
+
+def _streams(streams: list[StreamCounters]) -> Table:
+    counts = ("stored", "received", "repaired", "missing", "malformed", "skipped")
+    rows = table("attempt", "stream", *counts, "", right=counts)
+    for each in streams:
+        rows.add_row(
+            str(each.attempt),
+            each.kind,
+            *(f"{getattr(each, name):,}" for name in counts),
+            "complete" if each.final and not each.missing else "open",
+        )
+    return rows

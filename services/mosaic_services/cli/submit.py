@@ -1,0 +1,85 @@
+"""`mosaic submit`: queue runs from files or from the command line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from mosaic_bus import Bus
+from mosaic_bus.commands import Submit, Submitted
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.messages import RunSpec
+from mosaic_services.cli.errors import InputError
+from mosaic_services.cli.output import console, print_json, short
+from mosaic_services.cli.settings import current
+from mosaic_services.cli.specs import make_spec, read_file, split_words
+
+__all__ = ["command"]
+
+
+def command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE.yaml…] [KEY=VALUE…]",
+            help="Files that describe runs, and values that replace theirs. `seed=3` means `config.seed=3`.",
+            show_default=False,
+        ),
+    ] = None,
+    worker: Annotated[str | None, typer.Option("--worker", help="Run this worker, without a file.")] = None,
+    profile: Annotated[str | None, typer.Option("--profile", help="Which of the worker's environments.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Readable name of the run.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Open `mosaic watch` on it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Queue a run, from a file or from the command line.
+
+    mosaic submit configs/runs/random-cartpole.yaml config.seed=3 --wait
+
+    mosaic submit --worker baseline env_id=CartPole-v1 episodes=100 resources.cpus=0.5
+    """
+    files, overrides = split_words(words or [])
+    overrides += [f"{key}={value}" for key, value in (("profile", profile), ("name", name)) if value]
+    if worker is None and not files:
+        raise InputError("nothing to submit", "give a file, or a worker: mosaic submit --worker baseline")
+    if worker is not None and files:
+        raise InputError(f"both --worker {worker} and a file ({files[0]})", "files name their worker; replace it with worker=…")
+    if worker is not None:
+        specs = [("command line", make_spec({"worker": worker}, overrides, "command line"))]
+    else:
+        specs = [(str(path), make_spec(read_file(path), overrides, str(path))) for path in files]
+    with current.connect() as bus:
+        submitted = [_submit(bus, spec, where) for where, spec in specs]
+        if not as_json:
+            _print(submitted)
+        runs = [each.run for each in submitted]
+        if watch:
+            from mosaic_services.cli.watch import watch_runs  # noqa: PLC0415 - only with --watch
+
+            watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=False)
+        elif wait:
+            from mosaic_services.cli.wait import wait_for  # noqa: PLC0415 - only with --wait
+
+            raise typer.Exit(wait_for(bus, runs, as_json=as_json))
+        elif as_json:
+            print_json({"runs": [_document(each) for each in submitted]})
+
+
+def _submit(bus: Bus, spec: RunSpec, where: str) -> Submitted:
+    try:
+        return bus.request("scheduler", Submit(spec=spec))
+    except CommandRefusedError as error:
+        raise CommandRefusedError(error.code, f"{where}: {error.message}", error.details) from error
+
+
+def _print(submitted: list[Submitted]) -> None:
+    for each in submitted:
+        console().print(f"queued [bold]{short(each.run)}[/]  {each.name}")
+        for warning in each.warnings:
+            console().print(f"  [yellow]warning:[/] {warning}", markup=True)
+
+
+def _document(submitted: Submitted) -> dict[str, Any]:
+    return submitted.model_dump(mode="json")
