@@ -140,7 +140,7 @@ class BusClient:
         try:
             async with asyncio.timeout(timeout):
                 await self.synced()
-                await self._out.poll(flags=zmq.POLLOUT)
+                await cast("Any", self._out).poll(flags=zmq.POLLOUT)
         except TimeoutError:
             await self.close()
             raise NotConnectedError(self.address.ingress, timeout or 0) from None
@@ -174,7 +174,8 @@ class BusClient:
         payload = body.model_dump(mode="json") if isinstance(body, Model) else body
         header = self._stamper.stamp(topic, cor, message_id)
         parts = envelope.encode(Message(topic, header, payload, tuple(buffers)))
-        sent = self._out.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
+        # With NOBLOCK the future is done when it is returned: sent, or refused for want of room.
+        sent = cast("asyncio.Future[object]", self._out.send_multipart(parts, flags=zmq.NOBLOCK, copy=False))
         if sent.done() and sent.exception() is None:
             self.counters["published"] += 1
             return True

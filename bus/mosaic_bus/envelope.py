@@ -75,7 +75,7 @@ def _unpack_map(what: str, data: bytes) -> dict[str, Any]:
     try:
         value = msgpack.unpackb(data)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise BadMessageError(f"{what} is not msgpack: {error or type(error).__name__}") from error
+        raise BadMessageError(f"{what} is not msgpack: {type(error).__name__} {error}") from error
     if not isinstance(value, dict):
         raise BadMessageError(f"{what} is a {type(value).__name__}, not a map")
     return value
@@ -91,7 +91,8 @@ def decode_header(data: bytes) -> Header:
         value = fields.get(name)
         if not isinstance(value, types) or isinstance(value, bool):
             raise BadMessageError(f"header field {name!r} is {value!r}, not {types[0].__name__}")
-    return Header(**{name: fields.get(name) for name in _HEADER_TYPES}, v=version)
+    known: dict[str, Any] = {name: fields.get(name) for name in _HEADER_TYPES}
+    return Header(**known)
 
 
 def decode_topic(data: bytes) -> str:

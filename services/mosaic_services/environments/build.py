@@ -73,9 +73,9 @@ def _build_venv(environment: Environment, progress: Callable[[str, float], None]
     def follow(line: str) -> None:
         nonlocal seen
         words = line.split()
-        if line.startswith("Collecting ") and len(words) > 1:
+        if line.startswith(("Collecting ", "Processing ")) and len(words) > 1:
             seen += 1
-            progress(f"fetching {words[1]}", min(60.0, 5.0 + 55.0 * seen / max(wanted, 1)))
+            progress(f"fetching {words[1].rsplit('/', 1)[-1]}", min(60.0, 5.0 + 55.0 * seen / max(wanted, 1)))
         elif line.startswith("Installing collected packages"):
             progress(f"installing {wanted} packages", 65.0)
 

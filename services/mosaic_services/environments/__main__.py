@@ -1,0 +1,36 @@
+"""Build an environment and print progress as JSON lines: what the supervisor runs, so that it can be given up."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from mosaic_bus.home import Home
+from mosaic_services.environments import EnvironmentsError, build, recipe_for
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m mosaic_services.environments")
+    parser.add_argument("worker")
+    parser.add_argument("profile")
+    parser.add_argument("--home")
+    arguments = parser.parse_args()
+
+    def say(**fields: object) -> None:
+        sys.stdout.write(json.dumps(fields) + "\n")
+        sys.stdout.flush()
+
+    try:
+        recipe = recipe_for(arguments.worker, Home.find(arguments.home))
+        build(recipe, arguments.profile, lambda step, percent: say(step=step, percent=percent))
+    except EnvironmentsError as error:
+        say(error=str(error))
+        return 1
+    say(step="installed", percent=100.0, done=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The bridge: carries lines from files onto the bus, in batches of raw lines, at the pace of the store.
+
+It decides with what it is told (positions, times) and reads files; the socket is a function it is given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mosaic_bus import topics
+from mosaic_bus.messages import Batch, Position, StreamId, StreamTail, StreamTails
+from mosaic_services.supervisor.lines import Cut, LineFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mosaic_bus.messages import Model
+
+__all__ = ["WINDOW_BYTES", "Bridge", "Stream"]
+
+# How far ahead of the store a stream may be: enough to keep the store busy, little enough to fit every queue between.
+WINDOW_BYTES = 4 * 1024 * 1024
+# Batches of one stream before the next stream has its turn.
+_BATCHES_PER_TURN = 4
+# The store counts as away when nothing has been heard of it for this long; live readers then need not wait for it.
+_STORE_AWAY_AFTER_S = 3.0
+
+
+@dataclass
+class Stream:
+    """One file on its way to the store."""
+
+    id: StreamId
+    file: LineFile
+    # How far it has been published; None for an adopted stream until the store has said where it stands.
+    sent: Position | None
+    stored: Position = field(default_factory=Position)
+    # Where a requested resend has got to; None when there is none.
+    repair: Position | None = None
+    ended: bool = False
+    drained: bool = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether all of it is in the store, and no more will come."""
+        return self.drained and self.sent is not None and self.stored.number >= self.sent.number
+
+
+class Bridge:
+    """All open streams of a host."""
+
+    def __init__(self, host: str, publish: Callable[[str, Model, Iterable[bytes]], bool], now: float) -> None:
+        self.host = host
+        self.streams: dict[StreamId, Stream] = {}
+        self.counters: Counter[str] = Counter({"lines": 0, "bytes": 0, "resent": 0})
+        self._publish = publish
+        self._store_heard_at = now
+        self._storing = True
+
+    def open(self, stream_id: StreamId, path: str, *, adopted: bool) -> Stream:
+        """Begin to carry a file; `adopted` if an earlier supervisor may have carried some of it."""
+        stream = Stream(
+            stream_id, LineFile(path, is_log=stream_id.kind == "log"), sent=None if adopted else Position()
+        )
+        self.streams[stream_id] = stream
+        return stream
+
+    def close(self, stream_id: StreamId) -> None:
+        """Forget a stream."""
+        self.streams.pop(stream_id).file.close()
+
+    # ── what the store says ─────────────────────────────────────────────────────────────────────
+
+    def store_heard(self, now: float, *, storing: bool) -> None:
+        """The store is alive."""
+        self._store_heard_at = now
+        self._storing = storing
+
+    def set_stored(self, stream_id: StreamId, position: Position) -> None:
+        """The store has committed this far."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        stream.stored = position
+        if stream.sent is None:
+            stream.sent = position
+
+    def resend(self, stream_id: StreamId, position: Position) -> bool:
+        """The store wants a stream again from a position; False if there is no such stream."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return False
+        if stream.sent is None:
+            stream.sent = position
+        stream.stored = stream.repair = position
+        return True
+
+    def store_is_alive(self, now: float) -> bool:
+        """Whether anybody stores at the moment."""
+        return self._storing and now - self._store_heard_at < _STORE_AWAY_AFTER_S
+
+    # ── carrying ────────────────────────────────────────────────────────────────────────────────
+
+    def pump(self, now: float) -> bool:
+        """Give every stream a turn; True if any of them moved."""
+        alive = self.store_is_alive(now)
+        moved = False
+        for stream in list(self.streams.values()):
+            if stream.sent is None:
+                if alive:
+                    continue
+                stream.sent = stream.stored
+            if stream.repair is not None:
+                moved |= self._pump_repair(stream)
+            moved |= self._pump_live(stream, alive=alive)
+        return moved
+
+    def _pump_repair(self, stream: Stream) -> bool:
+        moved = False
+        for _ in range(_BATCHES_PER_TURN):
+            if stream.repair is None or stream.sent is None:
+                break
+            if stream.repair.number >= stream.sent.number:
+                stream.repair = None
+                break
+            if stream.repair.offset - stream.stored.offset >= WINDOW_BYTES:
+                break
+            # Not past what was live: live readers do not see this topic, and are to see every line.
+            cut = stream.file.cut(stream.repair, ended=stream.ended, until=stream.sent.offset)
+            if cut is None or not self._send(stream, cut, topics.repair(stream.id.run)):
+                break
+            self.counters["resent"] += cut.count
+            stream.repair = cut.end
+            moved = True
+        return moved
+
+    def _pump_live(self, stream: Stream, *, alive: bool) -> bool:
+        topic = (topics.run_telemetry if stream.id.kind == "journal" else topics.run_log)(stream.id.run)
+        moved = False
+        # While the store catches up, what is live goes on, one batch a turn, so that live readers do not stand still.
+        turns = 1 if stream.repair is not None else _BATCHES_PER_TURN
+        for _ in range(turns):
+            if stream.sent is None:
+                break
+            ahead = stream.sent.offset - stream.stored.offset
+            if alive and stream.repair is None and ahead >= WINDOW_BYTES:
+                break
+            ended = stream.ended  # Read before the file: what is written before an end is then never overlooked.
+            cut = stream.file.cut(stream.sent, ended=ended)
+            if cut is None:
+                stream.drained = ended and stream.sent.offset >= stream.file.size()
+                break
+            if not self._send(stream, cut, topic):
+                break
+            stream.sent = cut.end
+            moved = True
+        return moved
+
+    def _send(self, stream: Stream, cut: Cut, topic: str) -> bool:
+        batch = Batch(
+            host=self.host,
+            run=stream.id.run,
+            attempt=stream.id.attempt,
+            kind=stream.id.kind,
+            first=cut.start.number,
+            count=cut.count,
+            offset=cut.start.offset,
+            end=cut.end.offset,
+        )
+        if not self._publish(topic, batch, (cut.lines,)):
+            return False
+        self.counters["lines"] += cut.count
+        self.counters["bytes"] += len(cut.lines)
+        return True
+
+    def tails(self) -> StreamTails:
+        """How far every open stream goes."""
+        return StreamTails(
+            host=self.host,
+            tails=[
+                StreamTail(
+                    run=stream.id.run,
+                    attempt=stream.id.attempt,
+                    kind=stream.id.kind,
+                    sent=stream.sent or Position(),
+                    final=stream.drained,
+                )
+                for stream in self.streams.values()
+            ],
+        )

@@ -1,0 +1,156 @@
+"""Environments of a host: which there are, and building one in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, cast
+
+from mosaic_bus.commands import Description
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.messages import BuildProgress, EnvironmentStatus
+from mosaic_services.environments import (
+    Environment,
+    EnvironmentsError,
+    UnknownProfileError,
+    find_recipes,
+    recipe_for,
+    status,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mosaic_bus.home import Home
+
+__all__ = ["Builder", "BuildFailedError"]
+
+Key = tuple[str, str]
+
+
+class BuildFailedError(Exception):
+    """An environment could not be built; the message says why."""
+
+
+class Builder:
+    """Knows the environments of this host and builds what is missing, each once at a time."""
+
+    def __init__(self, home: Home, host: str, tell: Callable[[BuildProgress], None]) -> None:
+        self._home = home
+        self._host = host
+        self._tell = tell
+        self._environments: dict[Key, Environment] = {}
+        self._builds: dict[Key, asyncio.Task[None]] = {}
+        self._progress: dict[Key, BuildProgress] = {}
+        self._broken: dict[Key, tuple[str, str]] = {}
+
+    def scan(self) -> None:
+        """Look at the disk again: recipes come and go, and somebody else may have built an environment."""
+        found = {}
+        for recipe in find_recipes(self._home):
+            for profile in recipe.profiles:
+                with contextlib.suppress(EnvironmentsError):
+                    found[recipe.worker, profile] = status(recipe, profile)
+        self._environments = found
+
+    def statuses(self) -> list[EnvironmentStatus]:
+        """Every profile of every worker known here."""
+        return [self._status(key, environment) for key, environment in self._environments.items()]
+
+    def _status(self, key: Key, environment: Environment) -> EnvironmentStatus:
+        worker, profile = key
+        state = environment.status
+        if state == "installed":
+            return EnvironmentStatus(
+                worker=worker, profile=profile, status=state, fingerprint=environment.fingerprint
+            )
+        if key in self._builds:
+            detail = self._progress[key].step if key in self._progress else "starting to build"
+            return EnvironmentStatus(worker=worker, profile=profile, status="building", detail=detail)
+        broken = self._broken.get(key)
+        if broken and broken[0] == environment.fingerprint:
+            return EnvironmentStatus(worker=worker, profile=profile, status="broken", detail=broken[1])
+        return EnvironmentStatus(worker=worker, profile=profile, status="available")
+
+    def progress(self, worker: str, profile: str) -> BuildProgress | None:
+        """How far a build is; None if there is none."""
+        return self._progress.get((worker, profile)) if (worker, profile) in self._builds else None
+
+    def get(self, worker: str, profile: str) -> Environment:
+        """The environment as the disk has it now; refused if there is no such worker or profile."""
+        try:
+            return status(recipe_for(worker, self._home), profile)
+        except UnknownProfileError as error:
+            raise CommandRefusedError("unknown_profile", str(error)) from None
+        except EnvironmentsError as error:
+            raise CommandRefusedError("unknown_worker", str(error)) from None
+
+    def describe(self, worker: str, profile: str) -> Description:
+        """What an installed worker says of itself."""
+        environment = self.get(worker, profile)
+        found = environment.description
+        if environment.status != "installed" or found is None:
+            raise CommandRefusedError(
+                "not_installed", f"{worker} ({profile}) is not installed on {self._host}: mosaic workers install {worker}"
+            )
+        return Description(
+            worker=worker,
+            profile=profile,
+            status=environment.status,
+            metadata=found["metadata"],
+            capabilities=found["capabilities"],
+            config_schema=found["config_schema"],
+            example_config=found["example_config"],
+        )
+
+    async def ensure(self, worker: str, profile: str) -> Environment:
+        """Return the environment, building it first if need be; raise `BuildFailedError`."""
+        environment = await asyncio.to_thread(self.get, worker, profile)
+        if environment.status == "installed":
+            return environment
+        key = (worker, profile)
+        if key not in self._builds:
+            self._builds[key] = asyncio.create_task(self._build(key, environment.fingerprint))
+            self._builds[key].add_done_callback(lambda _: self._builds.pop(key, None))
+        await asyncio.shield(self._builds[key])
+        return await asyncio.to_thread(self.get, worker, profile)
+
+    async def _build(self, key: Key, fingerprint: str) -> None:
+        worker, profile = key
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mosaic_services.environments", worker, profile, "--home", str(self._home.path),
+            stdout=asyncio.subprocess.PIPE, start_new_session=True,
+        )
+        output = cast("asyncio.StreamReader", process.stdout)
+        error = "the build process ended without a word"
+        try:
+            while line := await output.readline():
+                said = json.loads(line)
+                error = said.get("error", "" if said.get("done") else error)
+                self._progress[key] = progress = BuildProgress(
+                    host=self._host, worker=worker, profile=profile,
+                    step=said.get("step", error), percent=said.get("percent", 0.0),
+                    done=bool(said.get("done")), error=said.get("error", ""),
+                )
+                self._tell(progress)
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+                await process.wait()
+            self._progress.pop(key, None)
+        if error:
+            self._broken[key] = (fingerprint, error)
+            raise BuildFailedError(f"environment {worker} ({profile}) could not be built: {error}")
+
+    async def close(self) -> None:
+        """Give up the builds that run."""
+        builds = list(self._builds.values())
+        for build in builds:
+            build.cancel()
+        await asyncio.gather(*builds, return_exceptions=True)

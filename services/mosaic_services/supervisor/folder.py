@@ -1,0 +1,179 @@
+"""The folder of one attempt: everything that must survive the supervisor is a file in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mosaic_bus.messages import ExitReport, FailureCategory, RunSpec
+from mosaic_services.supervisor.run_host import write_json
+
+if TYPE_CHECKING:
+    from mosaic_bus.home import Home
+
+__all__ = ["AttemptFolder", "AttemptKey"]
+
+_LOG_LINES_REPORTED = 20
+_TAIL_BYTES = 64 * 1024
+_SIGKILL = 9
+_EXIT_CONFIGURATION = 2
+_EXIT_NOT_STARTED = 127
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttemptKey:
+    """Names one attempt of one run."""
+
+    run: str
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.run}.{self.attempt}"
+
+
+class AttemptFolder:
+    """`<home>/runs/<run>/<attempt>/`, and the note in `<home>/active/` that says it is not done with yet."""
+
+    def __init__(self, home: Home, key: AttemptKey) -> None:
+        self.key = key
+        self.path = home.runs / key.run / str(key.attempt)
+        self._note = home.path / "active" / str(key)
+
+    @classmethod
+    def active(cls, home: Home) -> list[AttemptFolder]:
+        """All attempts of this home that are not done with: running, unreported, or not yet stored whole."""
+        notes = sorted((home.path / "active").glob("*.*"))
+        return [cls(home, AttemptKey(note.stem, int(note.suffix[1:]))) for note in notes]
+
+    @property
+    def journal(self) -> Path:
+        """What the worker writes to stdout."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What the worker and its libraries write to stderr."""
+        return self.path / "log.txt"
+
+    def place(self, name: str, spec: RunSpec) -> None:
+        """Make the folder; from here on a restarted supervisor knows of the attempt."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._note.parent.mkdir(exist_ok=True)
+        write_json(str(self.path / "placed.json"), {"name": name, "spec": spec.model_dump(mode="json")})
+        write_json(
+            str(self.path / "worker.json"),
+            {
+                "run_id": self.key.run,
+                "run_name": name,
+                "attempt": self.key.attempt,
+                "metadata": {
+                    "worker": {"name": spec.worker, "profile": spec.profile, "config": spec.config},
+                },
+            },
+        )
+        self._note.touch()
+
+    def placed(self) -> tuple[str, RunSpec] | None:
+        """The name and spec it was placed with."""
+        found = self._read("placed.json")
+        return (found["name"], RunSpec.model_validate(found["spec"])) if found else None
+
+    def order(self, argv: list[str], environ: dict[str, str], grace_s: float) -> None:
+        """Write what the run host is to start."""
+        content = {"argv": argv, "environ": environ, "cwd": str(self.path), "grace_s": grace_s}
+        write_json(str(self.path / "attempt.json"), content)
+
+    def host(self) -> dict[str, Any] | None:
+        """Which process is the run host: pid and start time; None before it has started."""
+        return self._read("host.json")
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Remember that the attempt is to stop, and why."""
+        write_json(str(self.path / "stop.json"), {"reason": reason})
+
+    def stop_reason(self) -> str | None:
+        """Why it was asked to stop, if it was."""
+        found = self._read("stop.json")
+        return str(found["reason"]) if found else None
+
+    def end_without_start(self, report: ExitReport) -> None:
+        """Record the end of an attempt that no run host has ended: it never started, or its run host died."""
+        write_json(str(self.path / "exit.json"), report.model_dump(mode="json"))
+
+    def exit(self) -> ExitReport | None:
+        """How it ended, with a reason in words; None while it has not."""
+        found = self._read("exit.json")
+        if found is None:
+            return None
+        report = ExitReport.model_validate(found)
+        if report.reason:
+            return report
+        seconds = report.ended_at - (report.started_at or report.ended_at)
+        after = f"after {int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
+        if report.stopped:
+            return report.model_copy(update={"reason": f"{self.stop_reason() or 'stopped'} ({after})"})
+        if report.code == 0:
+            return report.model_copy(update={"reason": f"finished {after}"})
+        category, reason = self._why_failed(report)
+        update = {"category": category, "reason": f"{reason} {after}", "last_lines": self.last_log_lines()}
+        return report.model_copy(update=update)
+
+    def _why_failed(self, report: ExitReport) -> tuple[FailureCategory, str]:
+        if report.signal is not None:
+            killed = report.signal == _SIGKILL
+            category = FailureCategory.INFRASTRUCTURE if killed else FailureCategory.APPLICATION
+            hint = " (SIGKILL: by somebody, or by the kernel for want of memory)" if killed else ""
+            return category, f"killed by signal {report.signal}{hint}"
+        if report.code == _EXIT_NOT_STARTED:
+            return FailureCategory.INFRASTRUCTURE, "the worker could not be started: exit 127"
+        by_code = FailureCategory.CONFIGURATION if report.code == _EXIT_CONFIGURATION else FailureCategory.APPLICATION
+        said = self._last_event()
+        if said.get("event") == "run_failed":
+            known = said.get("category") in list(FailureCategory)
+            category = FailureCategory(said["category"]) if known else by_code
+            return category, f"{said.get('error')}: exit {report.code}"
+        return by_code, f"exit {report.code}"
+
+    def _last_event(self) -> dict[str, Any]:
+        lines = _tail(self.journal)
+        try:
+            event = json.loads(lines[-1]) if lines else {}
+        except ValueError:
+            return {}
+        return event if isinstance(event, dict) else {}
+
+    def last_log_lines(self) -> list[str]:
+        """The end of the log, for people."""
+        return [line[:500] for line in _tail(self.log)[-_LOG_LINES_REPORTED:]]
+
+    def mark(self, what: str) -> None:
+        """Note that the scheduler has recorded the end (`forgotten`) or that every line is stored (`stored`)."""
+        (self.path / what).touch()
+        if self.is_marked("forgotten") and self.is_marked("stored"):
+            self._note.unlink(missing_ok=True)
+
+    def is_marked(self, what: str) -> bool:
+        """Whether a mark was made."""
+        return (self.path / what).exists()
+
+    def drop_note(self) -> None:
+        """Stop tracking a folder that is gone or was never filled."""
+        self._note.unlink(missing_ok=True)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads((self.path / name).read_bytes())
+        except FileNotFoundError:
+            return None
+        return found
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,236 @@
+"""What the supervisor decides, as a pure state machine: stimuli in, instructions out; no clock, no process, no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mosaic_bus.messages import AttemptPhase, ExitReport, FailureCategory
+from mosaic_services.supervisor.folder import AttemptKey
+
+__all__ = [
+    "Attempt",
+    "Exited",
+    "Forgotten",
+    "Instruction",
+    "JournalGrew",
+    "Machine",
+    "Placed",
+    "PrepareFailed",
+    "Prepared",
+    "Prepare",
+    "RecordEnd",
+    "Release",
+    "RunHostGone",
+    "SignalStop",
+    "Start",
+    "Stimulus",
+    "StopAsked",
+    "StreamsStored",
+    "Sweep",
+]
+
+
+# ── stimuli: what happened ───────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The scheduler wants this attempt here, or it was found on disk."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Its environment is there."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareFailed:
+    """Its environment could not be built."""
+
+    key: AttemptKey
+    reason: str
+    category: FailureCategory
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class JournalGrew:
+    """Its worker wrote its first line."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The scheduler, or the supervisor's own end, wants it stopped."""
+
+    key: AttemptKey
+    reason: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Its run host recorded how it ended."""
+
+    key: AttemptKey
+    report: ExitReport
+
+
+@dataclass(frozen=True, slots=True)
+class RunHostGone:
+    """Its run host died without recording anything."""
+
+    key: AttemptKey
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsStored:
+    """Every line of its journal and log is in the store."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The scheduler has recorded how it ended."""
+
+    key: AttemptKey
+
+
+Stimulus = (
+    Placed | Prepared | PrepareFailed | JournalGrew | StopAsked | Exited | RunHostGone | StreamsStored | Forgotten
+)
+
+
+# ── instructions: what to do about it ────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """See that the environment is there."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the run host."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class SignalStop:
+    """Tell the run host to stop the worker."""
+
+    key: AttemptKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Kill whatever a dead run host left behind."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEnd:
+    """Write down an end that no run host has written."""
+
+    key: AttemptKey
+    report: ExitReport
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Nobody needs this attempt any more: stop tracking it."""
+
+    key: AttemptKey
+
+
+Instruction = Prepare | Start | SignalStop | Sweep | RecordEnd | Release
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt as the machine sees it."""
+
+    phase: AttemptPhase = AttemptPhase.PREPARING
+    exit: ExitReport | None = None
+    forgotten: bool = False
+    stored: bool = False
+
+
+class Machine:
+    """All attempts of one host."""
+
+    def __init__(self) -> None:
+        self.attempts: dict[AttemptKey, Attempt] = {}
+
+    def handle(self, stimulus: Stimulus) -> list[Instruction]:
+        """Take in what happened and say what to do."""
+        key = stimulus.key
+        if isinstance(stimulus, Placed):
+            if key in self.attempts:
+                return []
+            self.attempts[key] = Attempt()
+            return [Prepare(key)]
+        attempt = self.attempts.get(key)
+        if attempt is None:
+            return []
+        if isinstance(stimulus, StreamsStored | Forgotten):
+            return self._let_go(key, attempt, stimulus)
+        if attempt.phase is AttemptPhase.ENDED:
+            return []  # An end is an end: whatever comes late changes nothing.
+        return self._advance(key, attempt, stimulus)
+
+    def _advance(self, key: AttemptKey, attempt: Attempt, stimulus: Stimulus) -> list[Instruction]:
+        match stimulus:
+            case Prepared() if attempt.phase is AttemptPhase.PREPARING:
+                attempt.phase = AttemptPhase.STARTING
+                return [Start(key)]
+            case PrepareFailed(reason=reason, category=category, now=now):
+                return self._end(
+                    key, attempt, ExitReport(code=None, category=category, reason=reason, ended_at=now)
+                )
+            case JournalGrew() if attempt.phase is AttemptPhase.STARTING:
+                attempt.phase = AttemptPhase.RUNNING
+            case StopAsked(reason=reason, now=now):
+                if attempt.phase is AttemptPhase.PREPARING:
+                    return self._end(key, attempt, ExitReport(code=None, stopped=True, reason=reason, ended_at=now))
+                attempt.phase = AttemptPhase.STOPPING
+                return [SignalStop(key, reason)]
+            case Exited(report=report):
+                attempt.phase, attempt.exit = AttemptPhase.ENDED, report
+            case RunHostGone(now=now):
+                lost = ExitReport(
+                    code=None,
+                    category=FailureCategory.INFRASTRUCTURE,
+                    reason="its run host died without a word; the worker was killed with it",
+                    ended_at=now,
+                )
+                return [Sweep(key), *self._end(key, attempt, lost)]
+        return []
+
+    def _end(self, key: AttemptKey, attempt: Attempt, report: ExitReport) -> list[Instruction]:
+        attempt.phase, attempt.exit = AttemptPhase.ENDED, report
+        return [RecordEnd(key, report)]
+
+    def _let_go(self, key: AttemptKey, attempt: Attempt, stimulus: StreamsStored | Forgotten) -> list[Instruction]:
+        if attempt.phase is not AttemptPhase.ENDED:
+            return []
+        if isinstance(stimulus, Forgotten):
+            attempt.forgotten = True
+        else:
+            attempt.stored = True
+        if attempt.forgotten and attempt.stored:
+            del self.attempts[key]
+            return [Release(key)]
+        return []

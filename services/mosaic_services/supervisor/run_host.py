@@ -1,0 +1,203 @@
+"""The run host: a small process that starts one attempt, outlives the supervisor, and records how it ended.
+
+It is started by path (`python -I -S run_host.py FOLDER`) and imports only the standard library, so that it starts
+in milliseconds and nothing else can break it. What it promises:
+
+- the worker's stdout is the journal and its stderr the log, both files: no reader can block it;
+- it is the subreaper of everything below it, so no descendant escapes, not even by a new session;
+- SIGTERM is passed on to the worker's process group; after the grace period all descendants are killed;
+- if it is itself killed, the worker dies with it (PDEATHSIG);
+- `exit.json` appears, whole and last, when nothing of the attempt is left.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+# Time that leftovers of a worker which has ended get between SIGTERM and SIGKILL.
+LEFTOVER_GRACE_S = 0.5
+# A log keeps its beginning and its end; what a flood writes in between is given back to the disk.
+LOG_HEAD_BYTES = 16 * 1024 * 1024
+LOG_TAIL_BYTES = 1024 * 1024
+LOG_SLACK_BYTES = 32 * 1024 * 1024
+_FALLOC_KEEP_SIZE_AND_PUNCH_HOLE = 0x01 | 0x02
+_PAGE = 65536
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def write_json(path: str, content: dict[str, Any]) -> None:
+    """Write a file that is either absent or whole."""
+    scratch = f"{path}.new"
+    with open(scratch, "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(scratch, path)
+
+
+def start_time(pid: int) -> int:
+    """When a process started, in clock ticks since boot: with the pid, it names one process for ever."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rsplit(b")", 1)[1].split()[19])
+
+
+def descendants(root: int) -> list[int]:
+    """All processes below one, read from /proc."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
+                children.setdefault(int(file.read().rsplit(b")", 1)[1].split()[1]), []).append(int(name))
+    found, queue = [], [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def start_worker(order: dict[str, Any]) -> int:
+    """Fork and become the worker: own session, journal as stdout, log as stderr."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        host = os.getppid()
+        os.setsid()
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != host:
+            os._exit(1)
+        files = (
+            os.open(os.devnull, os.O_RDONLY),
+            os.open("journal.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+            os.open("log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+        )
+        for target, file in enumerate(files):
+            os.dup2(file, target)
+        os.closerange(3, 256)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.chdir(order["cwd"])
+        os.execve(order["argv"][0], order["argv"], order["environ"])
+    except BaseException as error:
+        os.write(2, f"cannot start {order['argv'][0]}: {error}\n".encode())
+    os._exit(127)
+
+
+class Host:
+    """Watches over one worker from its start until nothing of it is left."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.grace_s = float(order["grace_s"])
+        self.worker = start_worker(order)
+        self.status: int | None = None
+        self.max_rss_kb = 0
+        self.stopped = False
+        self.kill_at: float | None = None
+        self.log_punched = LOG_HEAD_BYTES
+
+    def watch(self) -> None:
+        """Return when the worker and everything below it are gone."""
+        while self.reap():
+            left = 1.0 if self.kill_at is None else min(1.0, max(0.01, self.kill_at - time.monotonic()))
+            info = signal.sigtimedwait(SIGNALS, left)
+            if info is not None and info.si_signo != signal.SIGCHLD:
+                self.stop()
+            if self.status is not None and self.kill_at is None:
+                self.signal_all(signal.SIGTERM)
+                self.kill_at = time.monotonic() + LEFTOVER_GRACE_S
+            if self.kill_at is not None and time.monotonic() >= self.kill_at:
+                self.signal_all(signal.SIGKILL)
+                self.kill_at = time.monotonic() + 0.05
+            self.bound_log()
+
+    def stop(self) -> None:
+        """Begin the end: SIGTERM to the worker's group now, SIGKILL to all after the grace period."""
+        if self.stopped or self.status is not None:
+            return
+        self.stopped = True
+        self.kill_at = time.monotonic() + self.grace_s
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.worker, signal.SIGTERM)
+
+    def reap(self) -> bool:
+        """Collect ended children; False once there are none left."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self.max_rss_kb = max(self.max_rss_kb, usage.ru_maxrss)
+            if pid == self.worker:
+                self.status = status
+                # Leftovers have a short grace of their own, whatever was left of the worker's.
+                self.kill_at = None
+
+    def signal_all(self, number: int) -> None:
+        """Signal every descendant, wherever it hid."""
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def bound_log(self) -> None:
+        """Punch out the middle of a log that floods; its offsets stay as they are."""
+        with contextlib.suppress(OSError):
+            end = os.stat("log.txt").st_size - LOG_TAIL_BYTES
+            if end - self.log_punched < LOG_SLACK_BYTES:
+                return
+            end -= end % _PAGE
+            file = os.open("log.txt", os.O_WRONLY)
+            start, length = ctypes.c_long(self.log_punched), ctypes.c_long(end - self.log_punched)
+            libc.fallocate(file, _FALLOC_KEEP_SIZE_AND_PUNCH_HOLE, start, length)
+            os.close(file)
+            self.log_punched = end
+
+
+def main(folder: str) -> int:
+    """Run one attempt."""
+    os.chdir(folder)
+    lock = os.open("host.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0  # Another run host has this attempt: the supervisor asked twice.
+    if os.path.exists("exit.json") or os.path.exists("host.json"):
+        return 0
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    with open("attempt.json") as file:
+        order = json.load(file)
+    started_at = time.time()
+    write_json("host.json", {"pid": os.getpid(), "start_time": start_time(os.getpid()), "started_at": started_at})
+    host = Host(order)
+    host.watch()
+    status = host.status if host.status is not None else 0
+    write_json(
+        "exit.json",
+        {
+            "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            "stopped": host.stopped,
+            "started_at": started_at,
+            "ended_at": time.time(),
+            "max_rss_mb": host.max_rss_kb / 1024,
+        },
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

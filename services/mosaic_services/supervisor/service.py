@@ -1,0 +1,409 @@
+"""The supervisor's shell: carries out what its machine decides, and tells the bus what happens on this host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import structlog
+
+from mosaic_bus import topics
+from mosaic_bus.commands import Ack, Describe, Description, Detach, Forget, Place, Resend, Stop
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.messages import (
+    AttemptPhase,
+    AttemptReport,
+    BuildProgress,
+    FailureCategory,
+    HostState,
+    Model,
+    Position,
+    Resources,
+    StoredPositions,
+    StreamId,
+    Usage,
+)
+from mosaic_bus.service import Service
+from mosaic_services.supervisor import machine, processes
+from mosaic_services.supervisor.bridge import Bridge
+from mosaic_services.supervisor.builder import Builder, BuildFailedError
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mosaic_bus.client import Subscription
+    from mosaic_bus.envelope import Message
+    from mosaic_bus.home import Home
+    from mosaic_bus.messages import RunSpec
+
+__all__ = ["SupervisorService"]
+
+_log = structlog.get_logger()
+
+_IDLE_S = 0.01
+_WATCH_S = 0.02
+_USAGE_S = 2.0
+_SCAN_S = 5.0
+_START_DEADLINE_S = 10.0
+# At the end of the supervisor: how long to wait for the last lines to be stored.
+_FLUSH_S = 5.0
+
+
+class Tracked:
+    """One attempt with what the shell needs to look after it."""
+
+    def __init__(self, folder: AttemptFolder, name: str, spec: RunSpec) -> None:
+        self.folder = folder
+        self.name = name
+        self.spec = spec
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.start_deadline = 0.0
+        self.host: dict[str, Any] | None = None
+        self.usage = Usage()
+
+
+class SupervisorService(Service):
+    """Runs attempts on one host."""
+
+    def __init__(self, home: Home, bus_address: str | None, host: str, total: Resources) -> None:
+        super().__init__(topics.supervisor(host), home, bus_address)
+        self.lock = home.lock("supervisor")
+        self.host = host
+        self.total = total
+        self.machine = machine.Machine()
+        self.tracked: dict[AttemptKey, Tracked] = {}
+        self.builder = Builder(home, host, self._tell_build)
+        self.bridge = Bridge(host, self._publish, time.monotonic())
+        self.meter = processes.UsageMeter()
+        self.detached = False
+        self._changed = asyncio.Event()
+        self._tails_changed = asyncio.Event()
+        self.handle(Place, self._on_place)
+        self.handle(Stop, self._on_stop)
+        self.handle(Forget, self._on_forget)
+        self.handle(Resend, self._on_resend)
+        self.handle(Describe, self._on_describe)
+        self.handle(Detach, self._on_detach)
+
+    async def start(self) -> None:
+        """Adopt what an earlier supervisor left, then work."""
+        await asyncio.to_thread(self.builder.scan)
+        heard = self.bus.subscribe(topics.STORED, topics.service_state("telemetry"))
+        await self.bus.synced()
+        for folder in AttemptFolder.active(self.home):
+            await self._adopt(folder)
+        self.spawn(self._listen(heard), "listen")
+        self.spawn(self._pump(), "pump")
+        self.spawn(self._watch(), "watch")
+        self.spawn(self._report(), "report")
+        self.spawn(self._announce_tails(), "tails")
+        self.spawn(self._measure(), "measure")
+        self.spawn(self._scan(), "scan")
+
+    async def finish(self) -> None:
+        """Stop every attempt, unless told to leave them; see that what they wrote is stored."""
+        await self.builder.close()
+        if self.detached:
+            return
+        for key in list(self.machine.attempts):
+            await self._do(machine.StopAsked(key, "the supervisor was stopped", time.time()))
+        live = [each for key, each in self.tracked.items() if not self._is_ended(key)]
+        deadline = time.monotonic() + max((each.spec.grace_s for each in live), default=0) + 10
+        while time.monotonic() < deadline and any(not self._is_ended(key) for key in self.tracked):
+            await asyncio.sleep(_WATCH_S)
+        deadline = time.monotonic() + _FLUSH_S
+        while time.monotonic() < deadline and self.bridge.streams and self.bridge.store_is_alive(time.monotonic()):
+            await asyncio.sleep(_WATCH_S)
+        # Once more, so that the scheduler has heard how everything ended.
+        self.bus.publish(topics.host_state(self.host), self._host_state())
+
+    def counters(self) -> dict[str, int | float]:
+        """What the bridge carried, and how much work there is."""
+        carried: dict[str, int | float] = {f"bridge_{name}": count for name, count in self.bridge.counters.items()}
+        return {**carried, "streams": len(self.bridge.streams), "attempts": len(self.tracked)}
+
+    # ── commands ────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_place(self, command: Place) -> Ack:
+        key = AttemptKey(command.run, command.attempt)
+        folder = AttemptFolder(self.home, key)
+        if key in self.tracked:
+            return Ack(note="already here")
+        if folder.exit() is not None:
+            raise CommandRefusedError("already_ended", f"attempt {command.attempt} of {command.run} has ended here before")
+        self.builder.get(command.spec.worker, command.spec.profile)
+        folder.place(command.run_name, command.spec)
+        self._track(folder, command.run_name, command.spec, adopted=False)
+        await self._do(machine.Placed(key))
+        return Ack()
+
+    async def _on_stop(self, command: Stop) -> Ack:
+        await self._do(machine.StopAsked(AttemptKey(command.run, command.attempt), command.reason, time.time()))
+        return Ack()
+
+    async def _on_forget(self, command: Forget) -> Ack:
+        key = AttemptKey(command.run, command.attempt)
+        if self._is_ended(key):
+            self.tracked[key].folder.mark("forgotten")
+        await self._do(machine.Forgotten(key))
+        return Ack()
+
+    async def _on_resend(self, command: Resend) -> Ack:
+        stream = StreamId(run=command.run, attempt=command.attempt, kind=command.kind)
+        if not self.bridge.resend(stream, Position(number=command.number, offset=command.offset)):
+            raise CommandRefusedError("unknown_stream", f"{self.host} carries no {command.kind} of {command.run}")
+        return Ack()
+
+    async def _on_describe(self, command: Describe) -> Description:
+        return await asyncio.to_thread(self.builder.describe, command.worker, command.profile)
+
+    async def _on_detach(self, _: Detach) -> Ack:
+        self.detached = True
+        return Ack(note="runs will be left going")
+
+    # ── attempts ────────────────────────────────────────────────────────────────────────────────
+
+    def _track(self, folder: AttemptFolder, name: str, spec: RunSpec, *, adopted: bool) -> None:
+        self.tracked[folder.key] = Tracked(folder, name, spec)
+        if folder.is_marked("stored"):
+            return
+        for kind, path in (("journal", folder.journal), ("log", folder.log)):
+            stream = StreamId(run=folder.key.run, attempt=folder.key.attempt, kind=kind)  # type: ignore[arg-type]
+            self.bridge.open(stream, str(path), adopted=adopted)
+
+    async def _adopt(self, folder: AttemptFolder) -> None:
+        """Take over an attempt found on disk, wherever its life stands."""
+        placed = folder.placed()
+        if placed is None:
+            folder.drop_note()
+            return
+        key = folder.key
+        self._track(folder, *placed, adopted=True)
+        _log.info("adopted", attempt=str(key))
+        self.machine.attempts[key] = attempt = machine.Attempt()
+        report, host = folder.exit(), folder.host()
+        if report is not None:
+            await self._do(machine.Exited(key, report))
+        elif host is not None:
+            self.tracked[key].host = host
+            attempt.phase = AttemptPhase.RUNNING if folder.journal.exists() else AttemptPhase.STARTING
+            if (reason := folder.stop_reason()) is not None:
+                await self._do(machine.StopAsked(key, reason, time.time()))
+        else:
+            await self._obey(machine.Prepare(key))
+        if folder.is_marked("forgotten"):
+            await self._do(machine.Forgotten(key))
+        if folder.is_marked("stored"):
+            await self._do(machine.StreamsStored(key))
+
+    async def _do(self, stimulus: machine.Stimulus) -> None:
+        before = self.machine.attempts.get(stimulus.key)
+        phase = before.phase if before else None
+        for instruction in self.machine.handle(stimulus):
+            await self._obey(instruction)
+        after = self.machine.attempts.get(stimulus.key)
+        if after is None or after.phase is not phase:
+            self._changed.set()
+        if self._is_ended(stimulus.key):
+            self._end_streams(stimulus.key)
+
+    def _is_ended(self, key: AttemptKey) -> bool:
+        attempt = self.machine.attempts.get(key)
+        return attempt is not None and attempt.phase is AttemptPhase.ENDED
+
+    def _end_streams(self, key: AttemptKey) -> None:
+        for stream in self.bridge.streams.values():
+            if (stream.id.run, stream.id.attempt) == (key.run, key.attempt):
+                stream.ended = True
+
+    async def _obey(self, instruction: machine.Instruction) -> None:
+        tracked = self.tracked[instruction.key]
+        match instruction:
+            case machine.Prepare(key):
+                self.spawn(self._prepare(key, tracked), "prepare")
+            case machine.Start():
+                self._start(tracked)
+            case machine.SignalStop(_, reason):
+                if tracked.folder.stop_reason() is None:
+                    tracked.folder.ask_to_stop(reason)
+                if (host := tracked.folder.host()) is not None:
+                    processes.stop_run_host(host)
+            case machine.Sweep():
+                killed = await asyncio.to_thread(processes.sweep, tracked.folder)
+                _log.warning("swept", attempt=str(instruction.key), killed=killed)
+            case machine.RecordEnd(_, report):
+                tracked.folder.end_without_start(report)
+            case machine.Release(key):
+                del self.tracked[key]
+
+    async def _prepare(self, key: AttemptKey, tracked: Tracked) -> None:
+        try:
+            environment = await self.builder.ensure(tracked.spec.worker, tracked.spec.profile)
+        except (BuildFailedError, CommandRefusedError) as error:
+            await self._do(machine.PrepareFailed(key, str(error), FailureCategory.INFRASTRUCTURE, time.time()))
+            return
+        own = {
+            "MOSAIC_RUN_ID": key.run,
+            "MOSAIC_ATTEMPT": str(key.attempt),
+            "MOSAIC_RUN_DIR": str(tracked.folder.path),
+            processes.MARK: processes.mark_of(tracked.folder),
+        }
+        argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
+        tracked.folder.order(argv, {**environment.environ(), **own}, tracked.spec.grace_s)
+        await self._do(machine.Prepared(key))
+
+    def _start(self, tracked: Tracked) -> None:
+        tracked.popen = processes.start_run_host(tracked.folder)
+        tracked.start_deadline = time.monotonic() + _START_DEADLINE_S
+
+    async def _watch(self) -> None:
+        """Notice what happens to attempts: first line, exit, death of a run host, everything stored."""
+        while True:
+            for key, tracked in list(self.tracked.items()):
+                await self._look_at(key, tracked)
+            await asyncio.sleep(_WATCH_S)
+
+    async def _look_at(self, key: AttemptKey, tracked: Tracked) -> None:
+        attempt = self.machine.attempts.get(key)
+        if attempt is None:
+            return
+        if tracked.popen is not None and tracked.popen.poll() is not None:
+            tracked.popen = None
+        if attempt.phase in (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING):
+            await self._look_at_process(key, tracked, attempt)
+        elif attempt.phase is AttemptPhase.ENDED and not attempt.stored:
+            await self._look_at_streams(key, tracked)
+
+    async def _look_at_process(self, key: AttemptKey, tracked: Tracked, attempt: machine.Attempt) -> None:
+        folder = tracked.folder
+        if tracked.host is None:
+            tracked.host = folder.host()
+            if tracked.host is not None and (reason := folder.stop_reason()) is not None:
+                # A stop that came before the run host was up to hear it.
+                await self._do(machine.StopAsked(key, reason, time.time()))
+        if attempt.phase is AttemptPhase.STARTING and folder.journal.exists() and folder.journal.stat().st_size:
+            await self._do(machine.JournalGrew(key))
+        alive = tracked.host is not None and processes.is_alive(tracked.host)
+        starting = tracked.host is None and (
+            tracked.popen is not None or time.monotonic() < tracked.start_deadline
+        )
+        # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
+        # none, there never will be one.
+        report = folder.exit()
+        if report is not None:
+            await self._do(machine.Exited(key, report))
+        elif not alive and not starting:
+            await self._do(machine.RunHostGone(key, time.time()))
+
+    async def _look_at_streams(self, key: AttemptKey, tracked: Tracked) -> None:
+        streams = [
+            stream
+            for stream in self.bridge.streams.values()
+            if (stream.id.run, stream.id.attempt) == (key.run, key.attempt)
+        ]
+        if any(stream.drained for stream in streams):
+            self._tails_changed.set()
+        if all(stream.is_stored for stream in streams):
+            for stream in streams:
+                self.bridge.close(stream.id)
+            tracked.folder.mark("stored")
+            await self._do(machine.StreamsStored(key))
+
+    # ── telling and hearing ─────────────────────────────────────────────────────────────────────
+
+    def _publish(self, topic: str, body: Model, buffers: Iterable[bytes]) -> bool:
+        return self.bus.publish(topic, body, buffers)
+
+    def _tell_build(self, progress: BuildProgress) -> None:
+        self.bus.publish(topics.build(self.host), progress)
+        self._changed.set()
+
+    async def _listen(self, heard: Subscription) -> None:
+        async for message in heard:
+            self._hear(message)
+
+    def _hear(self, message: Message) -> None:
+        if message.topic != topics.STORED:
+            return
+        report = StoredPositions.model_validate(message.payload)
+        self.bridge.store_heard(time.monotonic(), storing=report.storing)
+        for each in report.positions:
+            self.bridge.set_stored(StreamId(run=each.run, attempt=each.attempt, kind=each.kind), each.stored)
+
+    async def _pump(self) -> None:
+        while True:
+            moved = self.bridge.pump(time.monotonic())
+            await asyncio.sleep(0 if moved else _IDLE_S)
+
+    async def _announce_tails(self) -> None:
+        while True:
+            if self.bridge.streams:
+                self.bus.publish(topics.host_streams(self.host), self.bridge.tails())
+            await _wait(self._tails_changed, 1.0, at_least=0.2)
+
+    async def _report(self) -> None:
+        while True:
+            self.bus.publish(topics.host_state(self.host), self._host_state())
+            await _wait(self._changed, 1.0, at_least=0.01)
+
+    async def _measure(self) -> None:
+        while True:
+            roots = {key: each.host["pid"] for key, each in self.tracked.items() if each.host and not self._is_ended(key)}
+            usages = await asyncio.to_thread(self.meter.measure, roots, time.monotonic())
+            for key, usage in usages.items():
+                if key in self.tracked:
+                    self.tracked[key].usage = usage
+            await asyncio.sleep(_USAGE_S)
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(_SCAN_S)
+            await asyncio.to_thread(self.builder.scan)
+
+    def _host_state(self) -> HostState:
+        return HostState(
+            host=self.host,
+            total=self.total,
+            environments=self.builder.statuses(),
+            attempts=[self._attempt_report(key, tracked) for key, tracked in self.tracked.items()],
+            cpu_percent=psutil.cpu_percent(),
+            memory_used_mb=round(psutil.virtual_memory().used / 2**20, 1),
+        )
+
+    def _attempt_report(self, key: AttemptKey, tracked: Tracked) -> AttemptReport:
+        attempt = self.machine.attempts[key]
+        progress = self.builder.progress(tracked.spec.worker, tracked.spec.profile)
+        detail = ""
+        if attempt.phase is AttemptPhase.PREPARING and progress is not None:
+            detail = f"{progress.step} {progress.percent:.0f} %"
+        return AttemptReport(
+            run=key.run,
+            attempt=key.attempt,
+            phase=attempt.phase,
+            detail=detail,
+            resources=tracked.spec.resources,
+            started_at=tracked.host["started_at"] if tracked.host else None,
+            exit=attempt.exit,
+            usage=Usage() if attempt.phase is AttemptPhase.ENDED else tracked.usage,
+        )
+
+
+async def _wait(event: asyncio.Event, seconds: float, at_least: float) -> None:
+    """Wait for an event, but neither longer than `seconds` nor shorter than `at_least`."""
+    await asyncio.sleep(at_least)
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+    event.clear()
+
+
+def default_total() -> Resources:
+    """What this machine has, less nothing: the scheduler places no more than that."""
+    return Resources(cpus=float(os.cpu_count() or 1), memory_mb=int(psutil.virtual_memory().total / 2**20))
