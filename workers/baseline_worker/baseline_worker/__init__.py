@@ -33,5 +33,5 @@ def get_worker_metadata() -> WorkerMetadata:
             estimated_memory_mb=128,
         ),
         config_model=BaselineConfig,
-        example_config={"agent": "random", "env_id": "CartPole-v1", "episodes": 20, "seed": 7},
+        example_config={"agent": "random", "env_id": "CartPole-v1", "episodes": 200, "seed": 7},
     )

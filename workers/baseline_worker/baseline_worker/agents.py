@@ -26,7 +26,7 @@ class RandomAgent:
         if seed is not None:
             action_space.seed(int(np.random.SeedSequence((seed, _AGENT_STREAM)).generate_state(1)[0]))
 
-    def act(self, observation: Any, action_mask: Any = None) -> Any:  # noqa: ARG002 - it does not look
+    def act(self, observation: Any, action_mask: Any = None) -> Any:
         """Sample an action."""
         return self._space.sample(None if action_mask is None else _sampling_mask(self._space, action_mask))
 
@@ -39,7 +39,7 @@ class PassiveAgent:
         self._space = action_space
         self._noop = noop(action_space)
 
-    def act(self, observation: Any, action_mask: Any = None) -> Any:  # noqa: ARG002
+    def act(self, observation: Any, action_mask: Any = None) -> Any:
         """Return the no-op, or the first action allowed if the mask forbids it."""
         if action_mask is None or not isinstance(self._space, spaces.Discrete):
             return self._noop
@@ -60,8 +60,8 @@ def noop(space: Space[Any]) -> Any:
     if isinstance(space, spaces.Box):
         return np.clip(np.zeros(space.shape, dtype=space.dtype), space.low, space.high)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        zeros = np.zeros(space.shape, dtype=space.dtype)
-        return zeros + getattr(space, "start", 0)
+        lowest = getattr(space, "start", 0)  # MultiDiscrete may start elsewhere
+        return np.full(space.shape, lowest, dtype=space.dtype)
     if isinstance(space, spaces.Dict):
         return {key: noop(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

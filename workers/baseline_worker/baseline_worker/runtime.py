@@ -118,7 +118,7 @@ class BaselineInteractive(InteractiveWorker):
         self._mask, self._running = info.get("action_mask"), not (terminated or truncated)
         return StepResult(taken, observation, reward, terminated, truncated, info)
 
-    def init_agent(self, observation_space: Any, action_space: Any, seed: int | None, agent: str | None) -> None:  # noqa: ARG002
+    def init_agent(self, observation_space: Any, action_space: Any, seed: int | None, agent: str | None) -> None:
         """Make an agent for an outside environment; several may live side by side under their names."""
         self._agents[agent] = make_agent(self._config.agent, space_from_json(action_space), seed)
 

@@ -106,9 +106,9 @@ def _run(metadata: WorkerMetadata, run: Run, path: Path, journal: int, *, raise_
         stop.raise_in_main = False
         if emitter.ended is None:
             if stop.requested:
-                raise RunCancelled(stop.reason or "stop requested")  # noqa: TRY301 - the same end as any other stop
+                raise RunCancelled(stop.reason or "stop requested")
             emitter.run_completed(step=emitter.last_step, summary=summary)
-    except BaseException as error:  # noqa: BLE001 - sys.exit and Ctrl-C in a library end the run too
+    except BaseException as error:
         stop.raise_in_main = False
         return _report(error, emitter, stop)
     finally:
@@ -155,14 +155,14 @@ def _serve(metadata: WorkerMetadata, interactive: MakeInteractive | None, path: 
     try:
         stop.install()
         if interactive is None:
-            raise ConfigError(f"{metadata.name} has no interactive mode")  # noqa: TRY301
+            raise ConfigError(f"{metadata.name} has no interactive mode")
         context = _context(metadata, path, Emitter(nowhere), stop)
         serve(lambda: interactive(context), protect_stdin(), journal)
     except RunCancelled:
         return EXIT_STOPPED
     except BrokenPipeError:
         return EXIT_COMPLETED  # who asked has gone
-    except Exception as error:  # noqa: BLE001 - the client is told, as the answer to its first request
+    except Exception as error:
         refused = isinstance(error, ConfigError)
         print(error if refused else traceback.format_exc(), file=sys.stderr)
         os.write(journal, encode({"type": "error", "message": _text_of(error)}) + b"\n")

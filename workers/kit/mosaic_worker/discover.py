@@ -47,14 +47,16 @@ def _describe(point: EntryPoint) -> dict[str, Any]:
     card: dict[str, Any] = {"module": point.module.partition(".")[0]}
     try:
         return {**card, **load(point).describe()}
-    except Exception as error:  # noqa: BLE001 - importing somebody's package may raise anything
+    except Exception as error:
         traceback.print_exc()
         return {**card, "error": f"{type(error).__name__}: {error}"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the workers as one JSON object; exit 1 if the one asked for is not there or cannot be loaded."""
-    parser = argparse.ArgumentParser(prog="python -m mosaic_worker.discover", description="List this environment's workers")
+    parser = argparse.ArgumentParser(
+        prog="python -m mosaic_worker.discover", description="List this environment's workers"
+    )
     parser.add_argument("name", nargs="?", help="only this worker")
     name = parser.parse_args(argv).name
     journal = protect_stdout(os.environ)

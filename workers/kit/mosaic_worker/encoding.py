@@ -7,9 +7,10 @@ they can do.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
-from json.encoder import c_make_encoder, encode_basestring
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined] # the stubs omit it
 from os import PathLike, fspath
 from typing import Any
 
@@ -20,7 +21,7 @@ _MAX_DEPTH = 64
 
 
 def _convert(value: Any) -> Any:
-    """Turn one value that JSON does not know into one that it does; never fails, since telemetry must not stop a run."""
+    """Turn one value that JSON does not know into one that it does."""
     if hasattr(value, "tolist"):  # numpy arrays and scalars, torch tensors
         return value.tolist()
     if hasattr(value, "item"):
@@ -34,7 +35,7 @@ def _convert(value: Any) -> Any:
         return bytes(value).decode("utf-8", "backslashreplace")
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, Set):
+    if isinstance(value, AbstractSet):
         return sorted(value, key=repr)
     if hasattr(value, "model_dump"):  # pydantic
         return value.model_dump()
@@ -44,10 +45,10 @@ def _convert(value: Any) -> Any:
 
 
 def _convert_safely(value: Any) -> Any:
-    """Convert, or say what could not be converted."""
+    """Convert, or say what could not be converted: telemetry must not stop a run."""
     try:
         return _convert(value)
-    except Exception as error:  # noqa: BLE001 - a value's own methods may raise anything
+    except Exception as error:
         return f"<{type(value).__name__}: {error}>"
 
 

@@ -38,7 +38,7 @@ class InfrastructureError(WorkerError):
     category = "infrastructure"
 
 
-class RunCancelled(WorkerError):
+class RunCancelled(WorkerError):  # noqa: N818 - not a fault: a way to end
     """The run was asked to stop; let it pass through to `run_worker`, which reports it."""
 
     def __init__(self, reason: str) -> None:

@@ -168,7 +168,7 @@ EVENTS: dict[str, type[Event]] = {
 
 
 def parse_event(line: bytes | str) -> Event:
-    """Parse and validate one line; an event that the dialect does not know is a plain Event. Raise EventError if bad."""
+    """Parse and validate one line or raise EventError; an event that the dialect does not know is a plain Event."""
     try:
         fields = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -78,7 +78,7 @@ def answer(worker: InteractiveWorker, line: bytes) -> dict[str, Any]:
         raise
     except WorkerError as error:
         return {"type": "error", "message": str(error), **identity}
-    except Exception as error:  # noqa: BLE001 - whatever the library raises is this request's answer
+    except Exception as error:
         traceback.print_exc()
         return {"type": "error", "message": f"{type(error).__name__}: {error}", **identity}
 

@@ -45,7 +45,7 @@ class Manifest:
         self._document["wandb"] = fields
 
     def write(self, emitter: Emitter | None = None) -> Path:
-        """Write the file in one move, so that a reader sees the old one or the new one, and report it as an artifact."""
+        """Write the file in one move, so that a reader sees the old or the new one, and report it as an artifact."""
         path = self.run_dir / FILE_NAME
         document = to_plain({**self._document, "created_at": self._clock()})
         draft = path.with_name(f".{FILE_NAME}.{os.getpid()}")

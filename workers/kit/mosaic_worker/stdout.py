@@ -40,7 +40,9 @@ def protect_stdout(environ: MutableMapping[str, str]) -> int:
         try:
             fd = os.dup(1)
         except OSError as error:
-            raise StdoutError(f"stdout (descriptor 1) is not open, so there is nowhere to write events: {error}") from error
+            raise StdoutError(
+                f"stdout (descriptor 1) is not open, so there is nowhere to write events: {error}"
+            ) from error
     os.set_inheritable(fd, False)
     _ensure_stderr()
     os.dup2(2, 1)

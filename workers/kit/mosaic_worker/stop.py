@@ -1,4 +1,4 @@
-"""Turns SIGTERM and SIGINT into an object that a worker asks: am I to stop?"""
+"""Turns SIGTERM and SIGINT into an object that a worker asks whether it is to stop."""
 
 import os
 import signal
@@ -18,8 +18,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Stop:
     """Whether and why the run was asked to stop.
 
-    The first signal sets `requested`; with `raise_in_main` it also raises RunCancelled in the main thread, for libraries
-    whose loop cannot be made to ask. A second signal ends the process at once, with exit code 143.
+    The first signal sets `requested`; with `raise_in_main` it also raises RunCancelled in the main thread, for
+    libraries whose loop cannot be made to ask. A second signal ends the process at once, with exit code 143.
     """
 
     def __init__(self, emitter: Emitter | None = None, *, raise_in_main: bool = False) -> None:

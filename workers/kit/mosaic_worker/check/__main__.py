@@ -1,0 +1,35 @@
+"""`python -m mosaic_worker.check NAME [--json]`, inside the worker's environment."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from mosaic_worker.check.report import Result, as_json, as_text, passed, totals
+from mosaic_worker.check.suite import run_suite
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the suite, print what it found, and return 0 if nothing failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mosaic_worker.check", description="Check a worker of this environment"
+    )
+    parser.add_argument("name", help="the worker's name, as in its entry point")
+    parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, metavar="SECONDS", help="for each process (default 120)"
+    )
+    arguments = parser.parse_args(argv)
+    results = run_suite(arguments.name, arguments.timeout, (lambda _: None) if arguments.json else _show)
+    print(json.dumps(as_json(arguments.name, results)) if arguments.json else totals(arguments.name, results))
+    return 0 if passed(results) else 1
+
+
+def _show(result: Result) -> None:
+    print(as_text(result), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
