@@ -7,9 +7,9 @@ it is connected, so nothing sent is lost on the way in.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -79,12 +79,12 @@ class Broker:
         for endpoint in (self.address.ingress, self.address.egress):
             if endpoint.startswith("ipc://"):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(endpoint.removeprefix("ipc://"))
+                    Path(endpoint.removeprefix("ipc://")).unlink()
 
     def _run(self) -> None:
         try:
             self._forward()
-        except BaseException as error:  # noqa: BLE001 - handed to the service, which ends the process loudly
+        except BaseException as error:
             self.failure = error
         finally:
             self._router.close()
@@ -128,9 +128,7 @@ class Broker:
                 self._complained.clear()
             self._complained.add(identity)
             _log.warning("refused", source=identity.hex(), code=error.code, reason=str(error))
-        message = envelope.Message(
-            "error.", self._stamper.stamp("error."), {"code": error.code, "message": str(error)}
-        )
+        message = envelope.Message("error.", self._stamper.stamp("error."), {"code": error.code, "message": str(error)})
         with contextlib.suppress(zmq.ZMQError):
             self._router.send_multipart([identity, *envelope.encode(message)], zmq.NOBLOCK)
 

@@ -212,7 +212,9 @@ class BusClient:
             return cast("Result", command.result.model_validate(payload.get("result") or {}))
         error = payload.get("error") or {}
         raise CommandRefusedError(
-            str(error.get("code", "unknown")), str(error.get("message", "refused without a reason")), error.get("details")
+            str(error.get("code", "unknown")),
+            str(error.get("message", "refused without a reason")),
+            error.get("details"),
         )
 
     # ── subscribing ─────────────────────────────────────────────────────────────────────────────

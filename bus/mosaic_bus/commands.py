@@ -72,7 +72,7 @@ class Ack(Model):
 
 
 class Ping(Command[Ack]):
-    """Are you there?"""
+    """Ask whether the service is there."""
 
     name: ClassVar[str] = "ping"
     result: ClassVar[type[Model]] = Ack
@@ -92,7 +92,7 @@ class InfoResult(Model):
 
 
 class Info(Command[InfoResult]):
-    """Who are you, since when, and which commands do you answer?"""
+    """Ask who the service is, since when, and which commands it answers."""
 
     name: ClassVar[str] = "info"
     result: ClassVar[type[Model]] = InfoResult
@@ -410,5 +410,3 @@ class Streams(Command[StreamsResult]):
     name: ClassVar[str] = "streams"
     result: ClassVar[type[Model]] = StreamsResult
     run: str | None = None
-
-

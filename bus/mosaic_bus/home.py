@@ -17,6 +17,7 @@ from mosaic_bus.errors import BusError, HomeInUseError, UnsafeAddressError
 __all__ = ["Address", "Home"]
 
 # A Unix socket path holds at most 107 bytes on Linux; "/out.sock" takes nine.
+_OWNER_ONLY = 0o700
 _LONGEST_SOCKET_FOLDER = 107 - len("/out.sock")
 
 
@@ -109,14 +110,14 @@ class Home:
     def create(self) -> None:
         """Make the folders, readable by their owner only, and refuse a socket folder that is somebody else's."""
         for folder in (self.path, self.runs, self.logs, self.sockets.parent, self.sockets):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
         folder = self.sockets
         for each in (folder, folder.parent) if folder.parent != self.path else (folder,):
             found = each.stat()
             if found.st_uid != os.getuid():
                 raise BusError(f"{each} belongs to user {found.st_uid}, not to you: remove it or set MOSAIC_HOME")
-            if stat.S_IMODE(found.st_mode) != 0o700:
-                each.chmod(0o700)
+            if stat.S_IMODE(found.st_mode) != _OWNER_ONLY:
+                each.chmod(_OWNER_ONLY)
 
     def lock(self, what: str) -> IO[str]:
         """Hold `<what>.lock` until the returned file is closed; raise if another process holds it."""

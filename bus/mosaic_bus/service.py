@@ -251,7 +251,7 @@ def serve(make: Callable[[], Service], name: str) -> int:
     try:
         asyncio.run(main())
     except BusError as error:
-        _log.error("cannot run", reason=str(error))  # noqa: TRY400 - the reason is enough
+        _log.error("cannot run", reason=str(error))
         return 2
     except Exception:
         _log.exception("failed")

@@ -110,8 +110,10 @@ def source_files(folder: Path) -> list[Path]:
         path
         for path in folder.rglob("*")
         if path.is_file()
-        and not any(part in skipped or part.startswith(".") or part.endswith(".egg-info")
-                    for part in path.relative_to(folder).parts)
+        and not any(
+            part in skipped or part.startswith(".") or part.endswith(".egg-info")
+            for part in path.relative_to(folder).parts
+        )
     )
 
 
@@ -148,7 +150,9 @@ def _look_for_python(wanted: str) -> tuple[Path, str]:
     for candidate in filter(None, candidates):
         probe = subprocess.run(
             [candidate, "-c", "import platform, venv; print(platform.python_version())"],
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         version = probe.stdout.strip()
         if probe.returncode == 0 and specifier.contains(version):

@@ -55,14 +55,14 @@ def read_recipe(folder: Path) -> Recipe:
     if len(points) != 1:
         raise RecipeError(
             f'{folder}/pyproject.toml has {len(points)} entries in [project.entry-points."{_ENTRY_POINTS}"]; '
-            "exactly one is needed, e.g. my = \"my_worker:get_worker_metadata\""
+            'exactly one is needed, e.g. my = "my_worker:get_worker_metadata"'
         )
     ((worker, target),) = points.items()
     profiles = {}
     for name, table in _read_toml(folder / "profiles.toml").items():
         unknown = set(table) - {"lock", "python", "summary", "env"}
         if unknown:
-            raise RecipeError(f"{folder}/profiles.toml: [{name}] has unknown field {sorted(unknown)[0]!r}")
+            raise RecipeError(f"{folder}/profiles.toml: [{name}] has unknown field {min(unknown)!r}")
         lock = folder / table.get("lock", f"locks/{name}.lock")
         if not lock.is_file():
             raise RecipeError(f"{folder}/profiles.toml: [{name}] names the lock {lock}, which does not exist")
@@ -91,8 +91,7 @@ def find_recipes(home: Home) -> list[Recipe]:
     """All workers known here: `$MOSAIC_WORKERS` (folders, colon-separated), those shipped, those registered."""
     folders = [Path(each) for each in os.environ.get("MOSAIC_WORKERS", "").split(":") if each]
     candidates = [*folders, *sorted(path.parent for path in SHIPPED_WORKERS.glob("*/profiles.toml"))]
-    for note in sorted((home.path / "workers").glob("*")):
-        candidates.append(Path(note.read_text().strip()))
+    candidates += [Path(note.read_text().strip()) for note in sorted((home.path / "workers").glob("*"))]
     found: dict[str, Recipe] = {}
     for folder in candidates:
         try:

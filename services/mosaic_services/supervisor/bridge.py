@@ -61,9 +61,7 @@ class Bridge:
 
     def open(self, stream_id: StreamId, path: str, *, adopted: bool) -> Stream:
         """Begin to carry a file; `adopted` if an earlier supervisor may have carried some of it."""
-        stream = Stream(
-            stream_id, LineFile(path, is_log=stream_id.kind == "log"), sent=None if adopted else Position()
-        )
+        stream = Stream(stream_id, LineFile(path, is_log=stream_id.kind == "log"), sent=None if adopted else Position())
         self.streams[stream_id] = stream
         return stream
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mosaic_bus.home import Home
 
-__all__ = ["Builder", "BuildFailedError"]
+__all__ = ["BuildFailedError", "Builder"]
 
 Key = tuple[str, str]
 
@@ -65,9 +65,7 @@ class Builder:
         worker, profile = key
         state = environment.status
         if state == "installed":
-            return EnvironmentStatus(
-                worker=worker, profile=profile, status=state, fingerprint=environment.fingerprint
-            )
+            return EnvironmentStatus(worker=worker, profile=profile, status=state, fingerprint=environment.fingerprint)
         if key in self._builds:
             detail = self._progress[key].step if key in self._progress else "starting to build"
             return EnvironmentStatus(worker=worker, profile=profile, status="building", detail=detail)
@@ -95,7 +93,8 @@ class Builder:
         found = environment.description
         if environment.status != "installed" or found is None:
             raise CommandRefusedError(
-                "not_installed", f"{worker} ({profile}) is not installed on {self._host}: mosaic workers install {worker}"
+                "not_installed",
+                f"{worker} ({profile}) is not installed on {self._host}: mosaic workers install {worker}",
             )
         return Description(
             worker=worker,
@@ -122,8 +121,15 @@ class Builder:
     async def _build(self, key: Key, fingerprint: str) -> None:
         worker, profile = key
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mosaic_services.environments", worker, profile, "--home", str(self._home.path),
-            stdout=asyncio.subprocess.PIPE, start_new_session=True,
+            sys.executable,
+            "-m",
+            "mosaic_services.environments",
+            worker,
+            profile,
+            "--home",
+            str(self._home.path),
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
         output = cast("asyncio.StreamReader", process.stdout)
         error = "the build process ended without a word"
@@ -132,9 +138,13 @@ class Builder:
                 said = json.loads(line)
                 error = said.get("error", "" if said.get("done") else error)
                 self._progress[key] = progress = BuildProgress(
-                    host=self._host, worker=worker, profile=profile,
-                    step=said.get("step", error), percent=said.get("percent", 0.0),
-                    done=bool(said.get("done")), error=said.get("error", ""),
+                    host=self._host,
+                    worker=worker,
+                    profile=profile,
+                    step=said.get("step", error),
+                    percent=said.get("percent", 0.0),
+                    done=bool(said.get("done")),
+                    error=said.get("error", ""),
                 )
                 self._tell(progress)
             await process.wait()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.messages import ExitReport, FailureCategory, RunSpec
 from mosaic_services.supervisor.run_host import write_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mosaic_bus.home import Home
 
 __all__ = ["AttemptFolder", "AttemptKey"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import AttemptPhase, ExitReport, FailureCategory
-from mosaic_services.supervisor.folder import AttemptKey
+
+if TYPE_CHECKING:
+    from mosaic_services.supervisor.folder import AttemptKey
 
 __all__ = [
     "Attempt",
@@ -15,9 +18,9 @@ __all__ = [
     "JournalGrew",
     "Machine",
     "Placed",
+    "Prepare",
     "PrepareFailed",
     "Prepared",
-    "Prepare",
     "RecordEnd",
     "Release",
     "RunHostGone",
@@ -197,9 +200,7 @@ class Machine:
                 attempt.phase = AttemptPhase.STARTING
                 return [Start(key)]
             case PrepareFailed(reason=reason, category=category, now=now):
-                return self._end(
-                    key, attempt, ExitReport(code=None, category=category, reason=reason, ended_at=now)
-                )
+                return self._end(key, attempt, ExitReport(code=None, category=category, reason=reason, ended_at=now))
             case JournalGrew() if attempt.phase is AttemptPhase.STARTING:
                 attempt.phase = AttemptPhase.RUNNING
             case StopAsked(reason=reason, now=now):

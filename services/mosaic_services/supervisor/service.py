@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ from mosaic_services.supervisor.builder import Builder, BuildFailedError
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterable
 
     from mosaic_bus.client import Subscription
@@ -135,7 +135,9 @@ class SupervisorService(Service):
         if key in self.tracked:
             return Ack(note="already here")
         if folder.exit() is not None:
-            raise CommandRefusedError("already_ended", f"attempt {command.attempt} of {command.run} has ended here before")
+            raise CommandRefusedError(
+                "already_ended", f"attempt {command.attempt} of {command.run} has ended here before"
+            )
         self.builder.get(command.spec.worker, command.spec.profile)
         folder.place(command.run_name, command.spec)
         self._track(folder, command.run_name, command.spec, adopted=False)
@@ -289,9 +291,7 @@ class SupervisorService(Service):
         if attempt.phase is AttemptPhase.STARTING and folder.journal.exists() and folder.journal.stat().st_size:
             await self._do(machine.JournalGrew(key))
         alive = tracked.host is not None and processes.is_alive(tracked.host)
-        starting = tracked.host is None and (
-            tracked.popen is not None or time.monotonic() < tracked.start_deadline
-        )
+        starting = tracked.host is None and (tracked.popen is not None or time.monotonic() < tracked.start_deadline)
         # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
         # none, there never will be one.
         report = folder.exit()
@@ -353,7 +353,9 @@ class SupervisorService(Service):
 
     async def _measure(self) -> None:
         while True:
-            roots = {key: each.host["pid"] for key, each in self.tracked.items() if each.host and not self._is_ended(key)}
+            roots = {
+                key: each.host["pid"] for key, each in self.tracked.items() if each.host and not self._is_ended(key)
+            }
             usages = await asyncio.to_thread(self.meter.measure, roots, time.monotonic())
             for key, usage in usages.items():
                 if key in self.tracked:
