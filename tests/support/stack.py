@@ -79,7 +79,9 @@ class Stack:
         with (self.home.logs / f"{service}.log").open("ab") as log:
             self.processes[service] = subprocess.Popen(
                 [sys.executable, "-m", f"mosaic_services.{service}", "--home", str(self.home.path), *extra],
-                stdout=log, stderr=log, env=self.environ,
+                stdout=log,
+                stderr=log,
+                env=self.environ,
             )
 
     def wait_for(self, service: str) -> None:

@@ -9,7 +9,7 @@ from mosaic_services.environments.errors import (
     UnknownProfileError,
     UnknownWorkerError,
 )
-from mosaic_services.environments.recipes import Profile, Recipe, find_recipes, recipe_for, register
+from mosaic_services.environments.recipes import Profile, Recipe, find_recipes, read_recipe, recipe_for, register
 
 __all__ = [
     "BuildError",
@@ -22,6 +22,7 @@ __all__ = [
     "UnknownWorkerError",
     "build",
     "find_recipes",
+    "read_recipe",
     "recipe_for",
     "register",
     "status",

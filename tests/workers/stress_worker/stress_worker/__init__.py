@@ -7,7 +7,7 @@ __all__ = ["get_worker_metadata"]
 
 def get_worker_metadata() -> WorkerMetadata:
     """Say what this worker is."""
-    from stress_worker.cli import StressConfig  # noqa: PLC0415 - keeps the import light
+    from stress_worker.cli import StressConfig
 
     return WorkerMetadata(
         name="stress",

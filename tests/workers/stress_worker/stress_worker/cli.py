@@ -62,9 +62,10 @@ def emit_steps(context: RunContext[StressConfig]) -> None:
     config, step = context.config, context.emitter.step
     info = {"x": 0.0123456789, "note": "padding to the size of a usual event"}
     started = time.monotonic()
+    look_up_every = 10 if config.rate else 200
     for number in range(config.events):
         step(number, episode=number // 200, reward=1.0, terminated=False, truncated=False, action=number & 1, info=info)
-        if number % 200 == 199:  # noqa: PLR2004 - an episode
+        if number % look_up_every == 0:
             if context.stop.requested:
                 context.stop.check()
             if config.rate and (ahead := started + number / config.rate - time.monotonic()) > 0:

@@ -1,0 +1,30 @@
+"""Fixtures shared by the tests across parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from stack import STRESS, Stack
+
+from mosaic_bus import Home
+from mosaic_services.environments import build, read_recipe, recipe_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The environments of the baseline and the stress worker, built once and cached outside the checkout."""
+    home = Home.find(tmp_path_factory.mktemp("build-home"))
+    build(recipe_for("baseline", home), "default", lambda _step, _percent: None)
+    build(read_recipe(STRESS), "default", lambda _step, _percent: None)
+
+
+@pytest.fixture
+def stack(tmp_path, workers) -> Iterator[Stack]:
+    """A running stack; when the test is over, nothing of it may be left."""
+    with Stack(tmp_path / "home") as running:
+        yield running
+    assert running.leftovers() == []

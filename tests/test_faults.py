@@ -1,0 +1,248 @@
+"""Each part dies while four workers emit flat out: afterwards nothing is lost, doubled, misjudged or left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+import zmq
+from stack import Stack, wait_until
+
+from mosaic_bus import topics
+from mosaic_bus.commands import Show, Stats, Streams
+
+EVENTS = 40_000
+
+
+def start_four(stack: Stack, events: int = EVENTS, **config) -> list[str]:
+    runs = [stack.submit(name=f"burst-{number}", config={"events": events, **config}) for number in range(4)]
+    wait_until("all four emit", lambda: all(journal_bytes(stack, run) > 100_000 for run in runs))
+    return runs
+
+
+def journal_bytes(stack: Stack, run: str) -> int:
+    journal = stack.journal(run)
+    return journal.stat().st_size if journal.exists() else 0
+
+
+def assert_all_succeeded_and_stored(stack: Stack, runs: list[str], events: int = EVENTS) -> None:
+    for run in runs:
+        state = stack.wait_final(run)
+        assert state.state == "succeeded", state
+        stack.wait_stored(run)
+    for run in runs:
+        assert stack.assert_stored_exactly_once(run) == events + 2
+
+
+def run_host_pid(stack: Stack, run: str) -> int:
+    return json.loads((stack.home.runs / run / "1" / "host.json").read_bytes())["pid"]
+
+
+@pytest.mark.parametrize("service", ["broker", "scheduler", "supervisor", "telemetry"])
+def test_service_killed_during_burst_loses_no_event(stack, service):
+    runs = start_four(stack)
+    stack.kill_and_restart(service)
+    stack.wait_for(service)
+    assert_all_succeeded_and_stored(stack, runs)
+
+
+def test_every_service_killed_twice_in_turn_loses_no_event(stack):
+    runs = start_four(stack, events=3 * EVENTS)
+    for service in ("telemetry", "broker", "supervisor", "scheduler", "telemetry", "supervisor", "broker"):
+        stack.kill_and_restart(service)
+        stack.wait_for(service)
+    assert_all_succeeded_and_stored(stack, runs, events=3 * EVENTS)
+
+
+def test_run_host_killed_during_burst_fails_that_run_and_no_other(stack):
+    runs = start_four(stack, events=2 * EVENTS)
+    victim, *others = runs
+    os.kill(run_host_pid(stack, victim), signal.SIGKILL)
+    state = stack.wait_final(victim)
+    assert (state.state, state.category) == ("failed", "infrastructure")
+    assert "run host" in state.reason
+    assert_all_succeeded_and_stored(stack, others, events=2 * EVENTS)
+    stack.wait_stored(victim)
+    stack.assert_stored_exactly_once(victim)
+
+
+def test_worker_killed_during_burst_fails_that_run_and_no_other(stack):
+    runs = start_four(stack, events=2 * EVENTS)
+    victim, *others = runs
+    (worker,) = psutil.Process(run_host_pid(stack, victim)).children()
+    worker.kill()
+    state = stack.wait_final(victim)
+    assert (state.state, state.category) == ("failed", "infrastructure")
+    assert "signal 9" in state.reason
+    assert_all_succeeded_and_stored(stack, others, events=2 * EVENTS)
+    stack.wait_stored(victim)
+    stack.assert_stored_exactly_once(victim)
+
+
+def test_supervisor_dead_while_its_runs_end_still_reports_and_stores_them(stack):
+    runs = start_four(stack)
+    stack.kill("supervisor")
+    for run in runs:
+        wait_until("the run ends by itself", (stack.home.runs / run / "1" / "exit.json").exists)
+    stack.start("supervisor")
+    assert_all_succeeded_and_stored(stack, runs)
+
+
+def test_everything_but_the_runs_killed_at_once(stack):
+    runs = start_four(stack, events=2 * EVENTS)
+    for service in ("supervisor", "scheduler", "telemetry", "broker"):
+        stack.kill(service)
+    for service in ("broker", "scheduler", "telemetry", "supervisor"):
+        stack.start(service)
+    assert_all_succeeded_and_stored(stack, runs, events=2 * EVENTS)
+
+
+def watch_live(stack: Stack, run: str, total: int) -> tuple[list[int], float]:
+    """Play a live reader: the numbers of all journal lines, and when the last one came."""
+    numbers: set[int] = set()
+    for message in stack.bus.listen(topics.run_telemetry(run), timeout=30):
+        batch = message.payload
+        numbers.update(range(batch["first"], batch["first"] + batch["count"]))
+        if len(numbers) == total:
+            break
+    return sorted(numbers), time.monotonic()
+
+
+@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.timeout(300)
+def test_aggregator_stopped_for_a_while_catches_up_and_live_readers_do_not_wait(stack, seconds):
+    events = 2_000 * seconds
+    run = stack.submit(config={"events": events, "rate": 2_000})
+    stack.wait_state(run, "running")
+    with ThreadPoolExecutor() as pool:
+        live = pool.submit(watch_live, stack, run, events + 2)
+        wait_until("it emits", lambda: journal_bytes(stack, run) > 100_000)
+        stack.processes["telemetry"].send_signal(signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        numbers, live_done_at = live.result()
+        time.sleep(max(0.0, seconds - (time.monotonic() - stopped_at)))
+        resumed_at = time.monotonic()
+        stack.processes["telemetry"].send_signal(signal.SIGCONT)
+    # The live reader subscribed a moment after the start; from its first line on it has seen every one.
+    assert numbers == list(range(numbers[0], events + 2))
+    assert live_done_at < resumed_at
+    stack.wait_stored(run)
+    assert stack.assert_stored_exactly_once(run) == events + 2
+    (counters,) = [each for each in stack.bus.request("telemetry", Streams(run=run)).streams if each.kind == "journal"]
+    assert counters.repaired > 0
+    assert counters.missing == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 8 MB where the telemetry store lies."""
+    folder = tmp_path / "home" / "telemetry"
+    folder.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting a small tmpfs needs root: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_disk_full_in_the_store_is_said_and_mended_when_there_is_room(small_disk, stack):
+    runs = start_four(stack)
+
+    def degraded() -> str:
+        state = stack.bus.request("telemetry", Stats())
+        return state.detail if state.status == "degraded" else ""
+
+    assert "full" in wait_until("telemetry says that its disk is full", degraded)
+    for run in runs:
+        assert stack.wait_final(run).state == "succeeded"
+    assert stack.processes["telemetry"].poll() is None
+    subprocess.run(["mount", "-o", "remount,size=400m", small_disk], check=True)
+    assert_all_succeeded_and_stored(stack, runs)
+    assert stack.bus.request("telemetry", Stats()).status == "ok"
+
+
+def test_grandchildren_in_new_sessions_that_ignore_sigterm_are_gone_after_cancel(stack):
+    run = stack.submit(config={"grandchildren": 3, "ignore_sigterm": True, "end": "hang"}, grace_s=1)
+    stack.wait_state(run, "running")
+    host = psutil.Process(run_host_pid(stack, run))
+    family = wait_until(
+        "all are there", lambda: len(host.children(recursive=True)) == 4 and host.children(recursive=True)
+    )
+    stack.cancel(run)
+    assert stack.wait_final(run).state == "cancelled"
+    assert [each for each in [host, *family] if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_subscriber_that_never_reads_disturbs_nobody(stack):
+    context = zmq.Context()
+    deaf = context.socket(zmq.SUB)
+    deaf.setsockopt(zmq.RCVHWM, 1)
+    deaf.setsockopt(zmq.LINGER, 0)
+    deaf.connect(stack.home.address().egress)
+    deaf.setsockopt(zmq.SUBSCRIBE, b"")
+    try:
+        runs = start_four(stack)
+        assert_all_succeeded_and_stored(stack, runs)
+        assert psutil.Process(stack.processes["broker"].pid).memory_info().rss < 400 * 2**20
+    finally:
+        deaf.close()
+        context.term()
+
+
+JUMPING_CLOCK = """
+import os, time
+real = time.time
+def time_with_jumps():
+    try:
+        with open(os.environ["JUMP_FILE"]) as file:
+            return real() + float(file.read() or 0)
+    except FileNotFoundError:
+        return real()
+time.time = time_with_jumps
+"""
+
+
+def test_wall_clock_that_jumps_hurts_nothing(tmp_path, workers):
+    """The services' `time.time` is shifted under way (there is no moving this machine's clock in a test)."""
+    patch = tmp_path / "patch"
+    patch.mkdir()
+    (patch / "sitecustomize.py").write_text(JUMPING_CLOCK)
+    jump = tmp_path / "jump"
+    environ = {"PYTHONPATH": str(patch), "JUMP_FILE": str(jump)}
+    with Stack(tmp_path / "home", environ=environ) as stack:
+        runs = [stack.submit(config={"events": 8_000, "rate": 2_000}) for _ in range(2)]
+        hanging = stack.submit(config={"end": "hang"})
+        for run in [*runs, hanging]:
+            stack.wait_state(run, "running", "succeeded")
+        for seconds in (86_400, -86_400 * 365, 3_600):
+            jump.write_text(str(seconds))
+            before = stack.bus.request("scheduler", Stats()).counters["published"]
+            wait_until(
+                "the scheduler goes on",
+                lambda before=before: stack.bus.request("scheduler", Stats()).counters["published"] > before + 2,
+            )
+            assert stack.state(hanging).state == "running"
+        assert_all_succeeded_and_stored(stack, runs, events=8_000)
+        stack.cancel(hanging)
+        assert stack.wait_final(hanging).state == "cancelled"
+    assert stack.leftovers() == []
+
+
+def test_supervisor_told_to_end_stops_its_runs_and_says_so(stack):
+    run = stack.submit(config={"end": "hang"})
+    stack.wait_state(run, "running")
+    stack.processes["supervisor"].terminate()
+    assert stack.processes["supervisor"].wait(30) == 0
+    state = stack.wait_final(run)
+    assert state.state == "cancelled"
+    assert "supervisor" in state.reason
+    detail = stack.bus.request("scheduler", Show(run=run))
+    assert detail.attempts[0]["attempt"] == 1
