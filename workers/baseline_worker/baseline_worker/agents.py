@@ -56,7 +56,8 @@ def make_agent(name: str, action_space: Space[Any], seed: int | None) -> Agent:
 def noop(space: Space[Any]) -> Any:
     """Return the action of a space that comes closest to doing nothing."""
     if isinstance(space, spaces.Discrete):
-        return min(max(0, int(space.start)), int(space.start + space.n) - 1)
+        start, count = int(space.start), int(space.n)
+        return min(max(0, start), start + count - 1)
     if isinstance(space, spaces.Box):
         return np.clip(np.zeros(space.shape, dtype=space.dtype), space.low, space.high)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):

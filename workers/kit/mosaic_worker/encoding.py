@@ -14,7 +14,7 @@ from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-
 from os import PathLike, fspath
 from typing import Any
 
-__all__ = ["encode", "to_plain"]
+__all__ = ["encode", "encode_quickly", "to_plain"]
 
 _HUGE_INT_BITS = 4096
 _MAX_DEPTH = 64
@@ -62,21 +62,22 @@ def _make_encoder() -> Callable[[Any], str]:
     parts = c_make_encoder(None, _convert_safely, encode_basestring, None, ":", ",", False, False, False)
     join = "".join
 
-    def encode_quickly(value: Any) -> str:
+    def encode_parts(value: Any) -> str:
         return join(parts(value, 0))
 
-    return encode_quickly
+    return encode_parts
 
 
-_encode_quickly = _make_encoder()
+encode_quickly = _make_encoder()
+"""Encode a value as text, or raise for what plain JSON does not have; `encode` is the way that never fails."""
 
 
 def encode(value: Any) -> bytes:
     """Encode a value as compact JSON in UTF-8; NaN and infinities become strings, unknown objects their text."""
     try:
-        return _encode_quickly(value).encode()
+        return encode_quickly(value).encode()
     except (ValueError, TypeError, RecursionError):
-        return _encode_quickly(to_plain(value)).encode()
+        return encode_quickly(to_plain(value)).encode()
 
 
 def to_plain(value: Any) -> Any:
