@@ -1,0 +1,366 @@
+"""The scheduler's mind: events in, instructions out. It touches no socket, no file and no clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mosaic_bus.commands import Ack
+from mosaic_bus.commands import Submitted as SubmittedResult
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.messages import AttemptPhase, FailureCategory, RunStateName
+from mosaic_services.scheduler import events, outcomes
+from mosaic_services.scheduler import instructions as todo
+from mosaic_services.scheduler.ledger import Ledger
+from mosaic_services.scheduler.model import Attempt, Ending, Host, Run
+from mosaic_services.scheduler.naming import find_run, make_name
+from mosaic_services.scheduler.outcomes import Outcome
+from mosaic_services.scheduler.placement import amounts
+from mosaic_services.scheduler.schema import ConfigSchema
+from mosaic_services.scheduler.validation import check_submission, config_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mosaic_bus.messages import AttemptReport
+    from mosaic_services.scheduler.placement import Choice
+
+__all__ = ["DEFAULT_LOST_AFTER_S", "Machine"]
+
+DEFAULT_LOST_AFTER_S = 300.0
+SILENT_AFTER_S = 10.0
+# An attempt that its host had, and has not listed for this long in at least two reports, is gone.
+VANISHED_AFTER_S = 10.0
+VANISHED_REPORTS = 2
+# The same for one that is being stopped and may never have arrived: time enough for a command under way to arrive.
+SETTLED_AFTER_S = 5.0
+# And for one whose host reports, but never answered the command to stop it.
+UNANSWERED_AFTER_S = 30.0
+# Reports can come in quick succession: two of them count only if they are this far apart.
+MISSING_FOR_S = 0.5
+DESCRIBE_AGAIN_S = 10.0
+# If we did not tick for this long, it was we who slept, not the hosts.
+SLEPT_S = 5.0
+
+_PHASES = list(AttemptPhase)
+_NOT_YET_RUNNING = (None, AttemptPhase.PREPARING, AttemptPhase.STARTING)
+
+
+class Machine:
+    """Decides about all runs; what it knows is in `ledger`."""
+
+    def __init__(self, runs: Iterable[Run], at: events.Instant, lost_after_s: float = DEFAULT_LOST_AFTER_S) -> None:
+        self.lost_after_s = lost_after_s
+        self.ledger = Ledger(at)
+        for run in sorted(runs, key=lambda each: each.seq):
+            self.ledger.restore(run)
+        self._next_seq = max((run.seq for run in self.ledger.runs.values()), default=0) + 1
+        self._ticked_at = at.mono
+
+    def handle(self, event: events.Event) -> list[todo.Instruction]:
+        """Take one event; return what is to be done, in order."""
+        ledger = self.ledger
+        ledger.at = event.at
+        ledger.out = []
+        match event:
+            case events.Submitted():
+                self._submitted(event)
+            case events.Withdrawn():
+                self._withdrawn(event)
+            case events.CancelRequested():
+                self._cancel_requested(event)
+            case events.HostReported():
+                self._host_reported(event)
+            case events.PlaceAcknowledged():
+                self._place_acknowledged(event)
+            case events.PlaceRefused():
+                self._place_refused(event)
+            case events.StopAcknowledged():
+                self._stop_acknowledged(event)
+            case events.DescriptionKnown():
+                self._description_known(event)
+            case events.Tick():
+                self._tick(event)
+            case _:
+                raise TypeError(f"no such event: {event!r}")
+        return ledger.out
+
+    # ── what clients ask ────────────────────────────────────────────────────────────────────────
+
+    def _submitted(self, event: events.Submitted) -> None:
+        ledger, spec = self.ledger, event.spec
+        if known := ledger.runs.get(event.run):
+            if known.spec == spec:
+                self._answer_submit(known)
+            else:
+                said = f"run {event.run} was already submitted with another spec; use a new id"
+                ledger.out.append(todo.Refuse("id_reused", said))
+            return
+        try:
+            warnings, checked = check_submission(spec, ledger.hosts.values(), ledger.schemas)
+        except CommandRefusedError as error:
+            ledger.out.append(todo.Refuse(error.code, error.message, error.details))
+            return
+        wall = event.at.wall
+        run = Run(event.run, self._next_seq, spec, make_name(spec), wall, wall, tuple(warnings), checked=checked)
+        self._next_seq += 1
+        ledger.enqueue(run)
+        ledger.decide(run, "submitted", f"{spec.worker}/{spec.profile}, {amounts(spec.resources)}")
+        for warning in warnings:
+            ledger.decide(run, "warning", warning)
+        self._place()
+        if run.state is RunStateName.QUEUED:
+            ledger.decide(run, "queued", ledger.queue.group(run).wait.reason)
+            ledger.publish_first(run)
+        self._answer_submit(run)
+
+    def _answer_submit(self, run: Run) -> None:
+        self.ledger.out.append(todo.Answer(SubmittedResult(run=run.id, name=run.name, warnings=list(run.warnings))))
+
+    def _withdrawn(self, event: events.Withdrawn) -> None:
+        if run := self.ledger.runs.get(event.run):
+            self.ledger.drop(run)
+            self._place()
+
+    def _cancel_requested(self, event: events.CancelRequested) -> None:
+        ledger = self.ledger
+        try:
+            run = find_run(ledger.runs, event.query)
+        except CommandRefusedError as error:
+            ledger.out.append(todo.Refuse(error.code, error.message, error.details))
+            return
+        if run.final:
+            said = f"run {run.short} ({run.name}) is already {run.state}: {run.reason}"
+            ledger.out.append(todo.Refuse("already_final", said, {"run": run.id, "state": run.state.value}))
+            return
+        attempt = run.current
+        if attempt is None:
+            ledger.finish(run, Outcome(RunStateName.CANCELLED, event.reason))
+            note = f"{run.name} is taken out of the queue"
+        elif run.ending is not None:
+            note = f"{run.name} is already being stopped: {run.ending.reason}"
+        else:
+            ledger.stop(run, attempt, Ending(RunStateName.CANCELLED, event.reason))
+            note = f"{run.name} is being stopped on {attempt.host}"
+        self._place()
+        ledger.out.append(todo.Answer(Ack(note=note)))
+
+    # ── placing ─────────────────────────────────────────────────────────────────────────────────
+
+    def _place(self) -> None:
+        ledger = self.ledger
+        for group in ledger.queue.place(ledger.hosts.values(), self._start):
+            for run in group.runs.values():
+                ledger.decide(run, "queued", group.wait.reason)
+                ledger.publish(run)
+
+    def _start(self, run: Run, choice: Choice) -> None:
+        state = RunStateName.STARTING if choice.installed else RunStateName.PREPARING
+        self.ledger.start(run, choice.host, state, choice.reason)
+
+    def _place_acknowledged(self, event: events.PlaceAcknowledged) -> None:
+        if found := self.ledger.open_attempt(event.host, event.run, event.attempt):
+            self._acknowledge(found[1])
+
+    def _acknowledge(self, attempt: Attempt) -> None:
+        attempt.seen_at = self.ledger.at.mono
+        attempt.missing_reports = 0
+        attempt.missing_since = None
+        if not attempt.acknowledged:
+            attempt.acknowledged = True
+            attempt.accepted_at = self.ledger.at.mono
+            self.ledger.save_attempt(attempt)
+
+    def _place_refused(self, event: events.PlaceRefused) -> None:
+        found = self.ledger.open_attempt(event.host, event.run, event.attempt)
+        # A host that has shown the attempt has it, whatever it says to a repeated offer.
+        if found and found[1].phase is None:
+            run, _ = found
+            self.ledger.finish(run, outcomes.of_refusal(event.code, event.message, event.host, run.ending))
+            self._place()
+
+    def _stop_acknowledged(self, event: events.StopAcknowledged) -> None:
+        found = self.ledger.open_attempt(event.host, event.run, event.attempt)
+        if found and not found[1].stop_acknowledged:
+            found[1].stop_acknowledged = True
+            # Only reports from now on can show that it is not there.
+            found[1].missing_reports = 0
+            found[1].missing_since = None
+
+    # ── what hosts report ───────────────────────────────────────────────────────────────────────
+
+    def _host_reported(self, event: events.HostReported) -> None:
+        ledger = self.ledger
+        host = ledger.host(event.state.host)
+        host.report(event.state, event.at.mono)
+        if host.silent:
+            host.silent = False
+            self._tell_silence(host, f"host {host.name} reports again")
+        for report in event.state.attempts:
+            self._attempt_reported(host, report)
+        for key, attempt in list(host.placed.items()):
+            if key not in host.listed:
+                self._attempt_missing(host, attempt)
+        self._fetch_descriptions(host)
+        self._place()
+
+    def _attempt_reported(self, host: Host, report: AttemptReport) -> None:
+        ledger = self.ledger
+        found = ledger.open_attempt(host.name, report.run, report.attempt)
+        if found is not None:
+            run, attempt = found
+            self._acknowledge(attempt)
+            if report.phase is AttemptPhase.ENDED:
+                attempt.phase, attempt.exit = report.phase, report.exit
+                if report.exit is not None and report.exit.started_at is not None:
+                    attempt.started_at = run.started_at = report.exit.started_at
+                ledger.finish(run, outcomes.of_exit(report.exit, run.ending, host.name))
+            else:
+                self._follow(run, attempt, report)
+                return
+        if report.phase is AttemptPhase.ENDED:
+            ledger.send_forget(host.name, report.run, report.attempt)
+        else:
+            known = ledger.runs.get(report.run)
+            reason = f"the run is already {known.state}" if known and known.final else "it was not placed here"
+            ledger.send_stop(host.name, report.run, report.attempt, reason)
+
+    def _follow(self, run: Run, attempt: Attempt, report: AttemptReport) -> None:
+        """Bring a run's state to that of its attempt, which only ever goes forward."""
+        ledger = self.ledger
+        if attempt.phase is not None and _PHASES.index(report.phase) < _PHASES.index(attempt.phase):
+            return
+        changed = run.detail != report.detail
+        if attempt.phase is not report.phase:
+            attempt.phase = report.phase
+            ledger.save_attempt(attempt)
+        if report.started_at is not None and attempt.started_at is None:
+            attempt.started_at = run.started_at = report.started_at
+            ledger.save_attempt(attempt)
+            ledger.save(run)
+            changed = True
+        run.detail = report.detail
+        before = (run.state, run.reason)
+        if run.ending is not None:
+            ledger.send_stop(attempt.host, attempt.run, attempt.number, run.ending.reason)
+        else:
+            ledger.move(run, *_state_of(run, attempt))
+        if changed and before == (run.state, run.reason):
+            ledger.publish(run)
+
+    def _attempt_missing(self, host: Host, attempt: Attempt) -> None:
+        """Judge an attempt of ours that a report does not list: on its way, gone, or never arrived."""
+        ledger, now = self.ledger, self.ledger.at.mono
+        run = ledger.runs[attempt.run]
+        attempt.missing_reports += 1
+        if attempt.missing_since is None:
+            attempt.missing_since = now
+        if attempt.missing_reports < VANISHED_REPORTS or now - attempt.missing_since < MISSING_FOR_S:
+            return
+        unseen_for = now - max(attempt.seen_at, attempt.offered_at)
+        if run.ending is not None:
+            if unseen_for > (SETTLED_AFTER_S if attempt.stop_acknowledged else UNANSWERED_AFTER_S):
+                ledger.finish(run, Outcome(run.ending.state, run.ending.reason, run.ending.category))
+        elif attempt.acknowledged and unseen_for > VANISHED_AFTER_S:
+            reason = f"host {host.name} no longer knows this attempt"
+            ledger.finish(run, Outcome(RunStateName.FAILED, reason, FailureCategory.INFRASTRUCTURE))
+
+    # ── what workers say of themselves ──────────────────────────────────────────────────────────
+
+    def _fetch_descriptions(self, host: Host) -> None:
+        ledger = self.ledger
+        for (worker, profile), environment in host.environments.items():
+            key = (worker, profile, environment.fingerprint)
+            if environment.status != "installed" or key in ledger.schemas:
+                continue
+            asked = ("describe", f"{worker}/{profile}/{environment.fingerprint}", 0)
+            if ledger.at.mono - host.sent.get(asked, float("-inf")) >= DESCRIBE_AGAIN_S:
+                host.sent[asked] = ledger.at.mono
+                ledger.out.append(todo.FetchDescription(host.name, *key))
+
+    def _description_known(self, event: events.DescriptionKnown) -> None:
+        ledger = self.ledger
+        ledger.schemas[event.worker, event.profile, event.fingerprint] = ConfigSchema(event.config_schema)
+        placed = (ledger.runs[run] for host in ledger.hosts.values() for run, _ in host.placed)
+        for run in [*ledger.queue, *placed]:
+            fits = (run.spec.worker, run.spec.profile) == (event.worker, event.profile)
+            if fits and run.checked != event.fingerprint and run.ending is None:
+                self._check_config(run)
+        self._place()
+
+    def _check_config(self, run: Run) -> None:
+        """Check the configuration of a run that was accepted before its worker was described."""
+        ledger = self.ledger
+        attempt = run.current
+        hosts = ledger.hosts.values() if attempt is None else [ledger.hosts[attempt.host]]
+        problems, checked = config_problems(run.spec, hosts, ledger.schemas)
+        reason = f"invalid configuration: {'; '.join(problems)}"
+        if not problems:
+            if checked:
+                run.checked = checked
+                ledger.save(run)
+        elif attempt is None:
+            ledger.finish(run, Outcome(RunStateName.FAILED, reason, FailureCategory.CONFIGURATION))
+        elif attempt.phase in _NOT_YET_RUNNING:
+            ledger.stop(run, attempt, Ending(RunStateName.FAILED, reason, FailureCategory.CONFIGURATION))
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def _tick(self, event: events.Tick) -> None:
+        ledger, now = self.ledger, event.at.mono
+        passed, self._ticked_at = now - self._ticked_at, now
+        for host in ledger.hosts.values():
+            if event.deaf or passed > SLEPT_S:
+                host.heard_at = min(now, host.heard_at + passed)
+            self._watch(host)
+            if not host.silent:
+                self._repeat_commands(host)
+        self._place()
+        ledger.republish()
+
+    def _watch(self, host: Host) -> None:
+        """Notice that a host has become silent, or has been so for too long."""
+        ledger = self.ledger
+        silent_for = ledger.at.mono - host.heard_at
+        if silent_for > SILENT_AFTER_S and not host.silent:
+            host.silent = True
+            self._tell_silence(host, f"host {host.name} silent for {silent_for:.0f} s")
+        if silent_for > self.lost_after_s:
+            for attempt in list(host.placed.values()):
+                reason = f"host {host.name} silent for {silent_for:.0f} s; what became of the attempt is not known"
+                ledger.finish(ledger.runs[attempt.run], Outcome(RunStateName.LOST, reason))
+
+    def _tell_silence(self, host: Host, reason: str) -> None:
+        for attempt in host.placed.values():
+            run = self.ledger.runs[attempt.run]
+            self.ledger.decide(run, "host", reason)
+            self.ledger.publish(run)
+
+    def _repeat_commands(self, host: Host) -> None:
+        """Send again what a report has not yet shown to have had its effect."""
+        ledger = self.ledger
+        for key, attempt in host.placed.items():
+            run = ledger.runs[attempt.run]
+            if run.ending is not None:
+                ledger.send_stop(host.name, attempt.run, attempt.number, run.ending.reason)
+            elif key not in host.listed and self._may_be_on_its_way(attempt):
+                ledger.send_place(run, attempt)
+
+    def _may_be_on_its_way(self, attempt: Attempt) -> bool:
+        """Whether it makes sense to offer an attempt again; one that was there, or was taken long ago, is gone."""
+        if attempt.phase is not None:
+            return False
+        return not attempt.acknowledged or self.ledger.at.mono - attempt.accepted_at < VANISHED_AFTER_S
+
+
+def _state_of(run: Run, attempt: Attempt) -> tuple[RunStateName, str]:
+    """Say where a run is, from the phase its host reports."""
+    host = attempt.host
+    match attempt.phase:
+        case AttemptPhase.PREPARING:
+            return RunStateName.PREPARING, f"{host} prepares {run.spec.worker}/{run.spec.profile}"
+        case AttemptPhase.RUNNING:
+            return RunStateName.RUNNING, f"runs on {host}"
+        case AttemptPhase.STOPPING:
+            return RunStateName.STOPPING, f"{host} is stopping it"
+        case _:
+            return RunStateName.STARTING, f"starts on {host}"

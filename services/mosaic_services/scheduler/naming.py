@@ -1,0 +1,73 @@
+"""Readable names of runs, and finding a run by what a person typed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any
+
+from mosaic_bus.errors import CommandRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mosaic_bus.messages import RunSpec
+    from mosaic_services.scheduler.model import Run
+
+__all__ = ["find_run", "make_name"]
+
+_LONGEST_PART = 32
+_CANDIDATES_NAMED = 8
+_NAMES_COMPARED = 2000
+
+
+def make_name(spec: RunSpec) -> str:
+    """Name a run after its configuration, e.g. `ppo-cartpole-seed1`; a name in the spec is kept."""
+    if spec.name:
+        return spec.name
+    who = _first_text(spec.config, "algo", "algorithm", "agent") or spec.worker
+    parts = [_slug(who) or spec.worker]
+    if task := _first_text(spec.config, "env_id", "env", "environment"):
+        parts.append(_slug(re.sub(r"[-_]v\d+$", "", task.rsplit("/", 1)[-1])))
+    seed = spec.config.get("seed")
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        parts.append(f"seed{seed}")
+    return "-".join(part for part in parts if part)
+
+
+def find_run(runs: Mapping[str, Run], query: str) -> Run:
+    """Find the run meant by an id, a unique part of one, or a unique name; refuse if there is none or several."""
+    text = query.strip()
+    if found := runs.get(text.upper()):
+        return found
+    matches = [run for run in runs.values() if run.name == text] if text else []
+    if not matches and text.isalnum():
+        part = text.upper()
+        matches = [run for run_id, run in runs.items() if part in run_id]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        newest = [run.name for run in runs.values()][-_NAMES_COMPARED:]
+        near = difflib.get_close_matches(text, sorted(set(newest)), n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise CommandRefusedError("unknown_run", f"no run has the id or name {query!r}{hint}", {"near": near})
+    matches = matches[::-1]
+    named = ", ".join(f"{run.short} ({run.name}, {run.state})" for run in matches[:_CANDIDATES_NAMED])
+    more = f" and {len(matches) - _CANDIDATES_NAMED} more" if len(matches) > _CANDIDATES_NAMED else ""
+    raise CommandRefusedError(
+        "ambiguous_run",
+        f"{query!r} fits {len(matches)} runs: {named}{more}; use more of the id",
+        {"candidates": [run.id for run in matches[:100]]},
+    )
+
+
+def _first_text(config: Mapping[str, Any], *names: str) -> str:
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_LONGEST_PART].rstrip("-")

@@ -1,0 +1,83 @@
+"""What the end of an attempt means for its run: pure functions from reports to outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mosaic_bus.messages import FailureCategory, RunStateName
+
+if TYPE_CHECKING:
+    from mosaic_bus.messages import ExitReport
+    from mosaic_services.scheduler.model import Ending
+
+__all__ = ["Outcome", "duration", "of_exit", "of_refusal"]
+
+# The exit code with which a worker refuses its configuration.
+_REFUSED_CONFIGURATION = 2
+_CONFIGURATION_REFUSALS = frozenset(
+    {"unknown_worker", "unknown_profile", "invalid_config", "invalid_arguments", "impossible_resources"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The final state of a run, and why."""
+
+    state: RunStateName
+    reason: str
+    category: FailureCategory | None = None
+    exit_code: int | None = None
+    detail: str = ""
+    ended_at: float | None = None
+
+
+def of_exit(exit_report: ExitReport | None, ending: Ending | None, host: str) -> Outcome:
+    """Judge an attempt that its host reports as ended."""
+    if exit_report is None:
+        reason = f"host {host} says it ended, but not how"
+        return Outcome(RunStateName.FAILED, reason, FailureCategory.INFRASTRUCTURE)
+    code, ended_at = exit_report.code, exit_report.ended_at
+    if exit_report.stopped:
+        if ending is not None:
+            return Outcome(ending.state, ending.reason, ending.category, code, ended_at=ended_at)
+        reason = exit_report.reason or f"stopped on {host}"
+        return Outcome(RunStateName.CANCELLED, reason, exit_code=code, ended_at=ended_at)
+    how = _how(exit_report)
+    if code == 0:
+        return Outcome(RunStateName.SUCCEEDED, how, exit_code=code, ended_at=ended_at)
+    reason = exit_report.reason or how
+    category = exit_report.category or _category(exit_report)
+    detail = "\n".join(exit_report.last_lines)
+    return Outcome(RunStateName.FAILED, reason, category, code, detail, ended_at)
+
+
+def of_refusal(code: str, message: str, host: str, ending: Ending | None) -> Outcome:
+    """Judge an attempt that its host refused to take."""
+    if ending is not None:
+        return Outcome(ending.state, ending.reason, ending.category)
+    fault = FailureCategory.CONFIGURATION if code in _CONFIGURATION_REFUSALS else FailureCategory.INFRASTRUCTURE
+    return Outcome(RunStateName.FAILED, f"host {host} refused it: {message} ({code})", fault)
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time as `00:02:11`."""
+    whole = max(0, int(seconds))
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def _how(report: ExitReport) -> str:
+    if report.code is None and report.signal is None:
+        return "it never started"
+    how = f"exit {report.code}" if report.code is not None else f"killed by signal {report.signal}"
+    if report.started_at is None:
+        return how
+    return f"{how} after {duration(report.ended_at - report.started_at)}"
+
+
+def _category(report: ExitReport) -> FailureCategory:
+    if report.code == _REFUSED_CONFIGURATION:
+        return FailureCategory.CONFIGURATION
+    if report.code is None and report.signal is None:
+        return FailureCategory.INFRASTRUCTURE
+    return FailureCategory.APPLICATION

@@ -1,0 +1,66 @@
+"""Answers to questions about runs and hosts, read from the ledger."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mosaic_bus.commands import HostList, RunList, SnapshotResult
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.messages import RunStateName
+
+if TYPE_CHECKING:
+    from mosaic_services.scheduler.ledger import Ledger
+    from mosaic_services.scheduler.model import Attempt
+
+__all__ = ["attempt_detail", "host_list", "run_list", "snapshot", "state_counts"]
+
+
+def run_list(ledger: Ledger, states: list[str], limit: int, now: float) -> RunList:
+    """Runs in the given states (all if none are given), newest first."""
+    known = [name.value for name in RunStateName]
+    if unknown := [name for name in states if name not in known]:
+        said = f"no such state: {', '.join(map(repr, unknown))}; states are {', '.join(known)}"
+        raise CommandRefusedError("invalid_arguments", said)
+    wanted = frozenset(states)
+    found = [run for run in reversed(ledger.runs.values()) if not wanted or run.state in wanted]
+    return RunList(runs=[ledger.render(run, now) for run in found[:limit]], total=len(found))
+
+
+def host_list(ledger: Ledger, now: float) -> HostList:
+    """Hosts that have reported, and for how long each has been silent."""
+    hosts = {host.name: host for host in ledger.hosts.values() if host.state is not None}
+    return HostList(
+        hosts=[host.state for host in hosts.values() if host.state is not None],
+        silent_s={name: max(0.0, round(now - host.heard_at, 3)) for name, host in hosts.items()},
+    )
+
+
+def snapshot(ledger: Ledger, final_limit: int, now: float) -> SnapshotResult:
+    """Runs that are not final and the newest final ones, newest first, and all hosts."""
+    ended = {run.id for run in islice((run for run in reversed(ledger.runs.values()) if run.final), final_limit)}
+    wanted = [run for run in reversed(ledger.runs.values()) if not run.final or run.id in ended]
+    return SnapshotResult(runs=[ledger.render(run, now) for run in wanted], hosts=host_list(ledger, now).hosts)
+
+
+def state_counts(ledger: Ledger) -> dict[str, int | float]:
+    """How many runs there are in each state that has any."""
+    counts: dict[str, int | float] = {}
+    for run in ledger.runs.values():
+        counts[f"runs_{run.state}"] = counts.get(f"runs_{run.state}", 0) + 1
+    return counts
+
+
+def attempt_detail(attempt: Attempt) -> dict[str, Any]:
+    """One attempt, as `show` tells it."""
+    return {
+        "attempt": attempt.number,
+        "host": attempt.host,
+        "phase": attempt.phase.value if attempt.phase else None,
+        "outcome": attempt.outcome or None,
+        "resources": attempt.resources.model_dump(),
+        "placed_at": attempt.placed_at,
+        "started_at": attempt.started_at,
+        "ended_at": attempt.ended_at,
+        "exit": attempt.exit.model_dump(mode="json") if attempt.exit else None,
+    }

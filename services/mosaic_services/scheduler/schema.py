@@ -1,0 +1,105 @@
+"""Checks a run's configuration against the JSON Schema of its worker, in words a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
+__all__ = ["ConfigSchema"]
+
+_LONGEST_VALUE = 80
+_FIELDS_NAMED = 30
+# The supervisor puts the run's id into the worker's file; a user never writes it.
+_GIVEN_BY_US = "run_id"
+
+
+class ConfigSchema:
+    """What configuration a worker takes."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        required = [name for name in schema.get("required", []) if name != _GIVEN_BY_US]
+        self._schema = {**schema, "required": required}
+        self._validator: Draft202012Validator | None = Draft202012Validator(self._schema)
+        self.broken = ""
+        try:
+            Draft202012Validator.check_schema(self._schema)
+        except SchemaError as error:
+            # A worker's broken schema must not keep its runs from being tried.
+            self._validator = None
+            self.broken = error.message
+
+    def problems(self, config: dict[str, Any]) -> list[str]:
+        """Name each field that is wrong, the value given and what is allowed; empty if all is well."""
+        if self._validator is None:
+            return []
+        found: dict[str, None] = {}
+        for error in sorted(self._validator.iter_errors(config), key=lambda each: list(map(str, each.absolute_path))):
+            found.update(dict.fromkeys(_explain(error)))
+        return list(found)
+
+
+def _explain(error: ValidationError) -> list[str]:
+    where = ".".join(["config", *map(str, error.absolute_path)])
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    fields: dict[str, Any] = schema.get("properties", {})
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = [name for name in fields if name != _GIVEN_BY_US]
+        return [
+            f"{where}.{name}: unknown field; {_near(str(name), known)}" for name in error.instance if name not in fields
+        ]
+    if error.validator == "required" and isinstance(error.instance, dict):
+        return [
+            f"{where}.{name}: missing; allowed: {_allowed(fields.get(name, {}))}"
+            for name in schema.get("required", [])
+            if name not in error.instance
+        ]
+    return [f"{where}: {_value(error.instance)} is not allowed; allowed: {_allowed(schema)}"]
+
+
+def _near(name: str, known: list[str]) -> str:
+    if near := difflib.get_close_matches(name, known, n=3):
+        return f"did you mean {', '.join(near)}?"
+    more = ", …" if len(known) > _FIELDS_NAMED else ""
+    return f"known fields: {', '.join(known[:_FIELDS_NAMED])}{more}"
+
+
+def _value(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+_LIMITS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+    "minLength": "length at least",
+    "maxLength": "length at most",
+    "minItems": "items at least",
+    "maxItems": "items at most",
+    "multipleOf": "a multiple of",
+    "pattern": "matching",
+}
+
+
+def _allowed(schema: object) -> str:
+    """Say in words what a schema allows."""
+    if not isinstance(schema, dict):
+        return "anything" if schema else "nothing"
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            return " or ".join(dict.fromkeys(_allowed(each) for each in schema[keyword]))
+    if "enum" in schema:
+        return ", ".join(_value(each) for each in schema["enum"])
+    if "const" in schema:
+        return _value(schema["const"])
+    kind = schema.get("type", "object" if "$ref" in schema else "anything")
+    parts = [" or ".join(kind) if isinstance(kind, list) else str(kind)]
+    parts += [f"{words} {schema[keyword]}" for keyword, words in _LIMITS.items() if keyword in schema]
+    return ", ".join(parts)

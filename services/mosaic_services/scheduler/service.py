@@ -1,0 +1,286 @@
+"""The scheduler's shell: carries events from the bus to the state machine, and its instructions out.
+
+What one turn of the event loop decides is written in one transaction; only then is anything sent, published or
+answered, so that nobody ever hears of what a crash could undo. A stop alone is sent at once: to stop twice is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from mosaic_bus import topics
+from mosaic_bus.commands import (
+    Ack,
+    Cancel,
+    Command,
+    Describe,
+    Forget,
+    HostList,
+    Hosts,
+    Place,
+    RunDetail,
+    RunList,
+    Runs,
+    Show,
+    Snapshot,
+    SnapshotResult,
+    Stop,
+    Submit,
+    Submitted,
+)
+from mosaic_bus.errors import BusError, CommandRefusedError
+from mosaic_bus.messages import HostState, Model, RunSpec
+from mosaic_bus.service import Service, explain
+from mosaic_services.scheduler import events, queries
+from mosaic_services.scheduler import instructions as todo
+from mosaic_services.scheduler.errors import StoreError
+from mosaic_services.scheduler.machine import Machine
+from mosaic_services.scheduler.naming import find_run
+from mosaic_services.scheduler.store import Store
+from mosaic_services.scheduler.writer import Turn, Writer
+
+if TYPE_CHECKING:
+    from mosaic_bus.client import Subscription
+    from mosaic_bus.home import Home
+    from mosaic_bus.messages import RunState
+
+__all__ = ["SchedulerService"]
+
+_log = structlog.get_logger()
+
+_TICK_S = 0.5
+# How long to wait for a host's answer; the machine repeats what a report has not confirmed.
+_ANSWER_S = 1.9
+# If not even our own heartbeat came back for this long, the bus is away and hosts cannot be heard.
+_DEAF_AFTER_S = 4.0
+
+
+class SchedulerService(Service):
+    """Stores runs, places them on hosts and follows them to their end."""
+
+    def __init__(self, home: Home, bus_address: str | None, lost_after_s: float) -> None:
+        home.create()
+        self.lock = home.lock("scheduler")
+        self.store = Store(home.scheduler_store)
+        super().__init__("scheduler", home, bus_address)
+        self.machine = Machine(self.store.load(), _now(), lost_after_s)
+        self.writer = Writer(self.store, self._release, self._store_failed)
+        self._heard_at = time.monotonic()
+        self._asking: set[tuple[str, str, str, int]] = set()
+        self._unpublished: dict[str, RunState] = {}
+        self._complained: set[str] = set()
+        self._counts: dict[str, int | float] = {"submitted": 0, "placed": 0, "bad_reports": 0}
+        self.handle(Submit, self._on_submit)
+        self.handle(Cancel, self._on_cancel)
+        self.handle(Runs, self._on_runs)
+        self.handle(Show, self._on_show)
+        self.handle(Hosts, self._on_hosts)
+        self.handle(Snapshot, self._on_snapshot)
+
+    async def start(self) -> None:
+        """Listen to hosts, and let time pass."""
+        reports = self.bus.subscribe("host.")
+        echo = self.bus.subscribe(topics.service_state(self.name), max_queue=1)
+        await self.bus.synced()
+        self._heard_at = time.monotonic()
+        self.spawn(self.writer.work(), "writer")
+        self.spawn(self._listen(reports), "reports")
+        self.spawn(self._echo(echo), "echo")
+        self.spawn(self._tick(), "tick")
+
+    async def finish(self) -> None:
+        """Write what is not yet written."""
+        with contextlib.suppress(StoreError):
+            await self.writer.flush()
+
+    def counters(self) -> dict[str, int | float]:
+        """Runs by state, and what happened to them."""
+        ledger = self.machine.ledger
+        hosts = sum(host.state is not None and not host.silent for host in ledger.hosts.values())
+        return {
+            **self._counts,
+            **queries.state_counts(ledger),
+            "hosts": hosts,
+            "commits": self.writer.commits,
+            "unsaved": len(self.writer.unsaved.runs),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Where the store is, and the settings."""
+        return {"store": str(self.store.path), "lost_after_s": self.machine.lost_after_s}
+
+    # ── events in ───────────────────────────────────────────────────────────────────────────────
+
+    def feed(self, event: events.Event) -> tuple[Model | None, Turn]:
+        """Give an event to the machine; return the answer if it was a command, and the turn that saves it."""
+        answer: Model | None = None
+        for instruction in self.machine.handle(event):
+            match instruction:
+                case todo.Refuse(code=code, message=message, details=details):
+                    raise CommandRefusedError(code, message, details)
+                case todo.Answer(result=result):
+                    answer = result
+                case todo.SendStop(host=host, run=run, attempt=attempt, reason=reason):
+                    self._ask(host, Stop(run=run, attempt=attempt, reason=reason), run, attempt)
+                case _:
+                    self.writer.add(instruction)
+        return answer, self.writer.turn
+
+    async def _listen(self, reports: Subscription) -> None:
+        async for message in reports:
+            if not message.topic.endswith(".state."):
+                continue
+            try:
+                state = HostState.model_validate(message.payload)
+            except ValidationError as error:
+                self._complain(message.header.src, explain(error))
+                continue
+            if message.topic != topics.host_state(state.host):
+                self._complain(message.header.src, f"host {state.host!r} reported on {message.topic}")
+                continue
+            self.feed(events.HostReported(_now(), state))
+
+    def _complain(self, source: str, reason: str) -> None:
+        self._counts["bad_reports"] += 1
+        if source not in self._complained:
+            self._complained.add(source)
+            _log.warning("bad report", source=source, reason=reason)
+
+    async def _echo(self, heartbeats: Subscription) -> None:
+        async for _ in heartbeats:
+            self._heard_at = time.monotonic()
+
+    async def _tick(self) -> None:
+        while True:
+            deaf = time.monotonic() - self._heard_at > _DEAF_AFTER_S
+            self.feed(events.Tick(_now(), deaf))
+            for state in list(self._unpublished.values()):
+                self._publish(state)
+            self.writer.retry()
+            await asyncio.sleep(_TICK_S)
+
+    # ── instructions out ────────────────────────────────────────────────────────────────────────
+
+    def _release(self, instruction: todo.Instruction) -> None:
+        """Carry out an instruction whose saves are on disk."""
+        match instruction:
+            case todo.Publish(state=state):
+                self._publish(state)
+            case todo.SendPlace(host=host, run=run, attempt=attempt, name=name, spec=spec):
+                if self.machine.ledger.open_attempt(host, run, attempt):
+                    self._ask(host, Place(run=run, attempt=attempt, run_name=name, spec=spec), run, attempt)
+            case todo.SendForget(host=host, run=run, attempt=attempt):
+                self._ask(host, Forget(run=run, attempt=attempt), run, attempt)
+            case todo.FetchDescription(host=host, worker=worker, profile=profile, fingerprint=fingerprint):
+                self.spawn(self._describe(host, worker, profile, fingerprint), "describe")
+            case _:
+                raise TypeError(f"no such instruction: {instruction!r}")
+
+    def _publish(self, state: RunState) -> None:
+        self._unpublished.pop(state.run, None)
+        if not self.bus.publish(topics.run_state(state.run), state):
+            self._unpublished[state.run] = state
+
+    def _ask(self, host: str, command: Command[Ack], run: str, attempt: int) -> None:
+        key = (command.name, host, run, attempt)
+        if key not in self._asking:
+            self._asking.add(key)
+            self.spawn(self._ask_host(host, command, key), command.name)
+
+    async def _ask_host(self, host: str, command: Command[Ack], key: tuple[str, str, str, int]) -> None:
+        _, _, run, attempt = key
+        try:
+            await self.bus.request(topics.supervisor(host), command, timeout=_ANSWER_S)
+        except CommandRefusedError as error:
+            _log.warning("refused by host", host=host, command=command.name, run=run, reason=error.message)
+            if isinstance(command, Place):
+                self.feed(events.PlaceRefused(_now(), host, run, attempt, error.code, error.message))
+        except BusError:
+            return
+        else:
+            if isinstance(command, Place):
+                self._counts["placed"] += 1
+                self.feed(events.PlaceAcknowledged(_now(), host, run, attempt))
+            elif isinstance(command, Stop):
+                self.feed(events.StopAcknowledged(_now(), host, run, attempt))
+        finally:
+            self._asking.discard(key)
+
+    async def _describe(self, host: str, worker: str, profile: str, fingerprint: str) -> None:
+        try:
+            found = await self.bus.request(topics.supervisor(host), Describe(worker=worker, profile=profile))
+        except BusError as error:
+            _log.warning("no description", host=host, worker=worker, profile=profile, reason=str(error))
+            return
+        self.feed(events.DescriptionKnown(_now(), worker, profile, fingerprint, found.config_schema))
+        if broken := self.machine.ledger.schemas[worker, profile, fingerprint].broken:
+            _log.warning("unusable config schema", host=host, worker=worker, profile=profile, reason=broken)
+
+    def _store_failed(self, failure: str, submitted: list[str]) -> None:
+        """Say so; forget submissions that nobody has been promised."""
+        if not failure:
+            self.set_status("ok")
+            return
+        self.set_status("degraded", failure)
+        for run in submitted:
+            self.feed(events.Withdrawn(_now(), run))
+
+    # ── commands ────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_submit(self, command: Submit) -> Submitted:
+        if self.writer.failure and command.run not in self.machine.ledger.runs:
+            raise self._unavailable()
+        try:
+            # As it will be read from the store, so that equal specs stay equal.
+            spec = RunSpec.model_validate_json(command.spec.model_dump_json())
+        except (PydanticSerializationError, ValidationError) as error:
+            raise CommandRefusedError("invalid_config", f"the spec cannot be written as JSON: {error}") from error
+        new = command.run not in self.machine.ledger.runs
+        answer, turn = self.feed(events.Submitted(_now(), command.run, spec))
+        if new:
+            turn.submitted.append(command.run)
+        await self.writer.settled(turn)
+        if command.run not in self.machine.ledger.runs or not isinstance(answer, Submitted):
+            raise self._unavailable()
+        self._counts["submitted"] += new
+        return answer
+
+    def _unavailable(self) -> CommandRefusedError:
+        return CommandRefusedError("store_unavailable", f"nothing can be submitted now: {self.writer.failure}")
+
+    async def _on_cancel(self, command: Cancel) -> Ack:
+        answer, turn = self.feed(events.CancelRequested(_now(), command.run, command.reason))
+        await self.writer.settled(turn)
+        note = answer.note if isinstance(answer, Ack) else ""
+        return Ack(note=f"{note} (not yet saved: {self.writer.failure})" if self.writer.failure else note)
+
+    async def _on_runs(self, command: Runs) -> RunList:
+        return queries.run_list(self.machine.ledger, command.states, command.limit, time.monotonic())
+
+    async def _on_show(self, command: Show) -> RunDetail:
+        ledger = self.machine.ledger
+        run = find_run(ledger.runs, command.run)
+        await self.writer.settled(self.writer.turn)
+        return RunDetail(
+            run=ledger.render(run, time.monotonic()),
+            spec=run.spec,
+            attempts=[queries.attempt_detail(attempt) for attempt in run.attempts],
+            decisions=self.writer.decisions(run.id),
+        )
+
+    async def _on_hosts(self, _: Hosts) -> HostList:
+        return queries.host_list(self.machine.ledger, time.monotonic())
+
+    async def _on_snapshot(self, command: Snapshot) -> SnapshotResult:
+        return queries.snapshot(self.machine.ledger, command.final_limit, time.monotonic())
+
+
+def _now() -> events.Instant:
+    return events.Instant(time.monotonic(), time.time())
