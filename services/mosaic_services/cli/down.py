@@ -19,6 +19,7 @@ from mosaic_services.cli.errors import CliError
 from mosaic_services.cli.locks import holder, holders
 from mosaic_services.cli.output import print_json
 from mosaic_services.cli.settings import current
+from mosaic_services.cli.stack import KEEP_RUNS
 
 __all__ = ["command"]
 
@@ -45,7 +46,7 @@ def command(
         for name in kept:
             say(f"{name} leaves its runs going")
         say(f"stopping the stack (pid {pid})…")
-        _end(pid, lock, timeout)
+        _end(pid, lock, KEEP_RUNS if keep_runs else signal.SIGTERM, timeout)
         _wait_for_orphans(home)
         say("stopped")
     if as_json:
@@ -67,8 +68,8 @@ def _hosts(bus: Bus) -> list[str]:
     return [each.host for each in answer.hosts if answer.silent_s.get(each.host, 0.0) < _LINGER_S]
 
 
-def _end(pid: int, lock: Path, timeout: float) -> None:
-    """Send SIGTERM to that very process, never to another that got its number, and wait for its end."""
+def _end(pid: int, lock: Path, number: int, timeout: float) -> None:
+    """Send a signal to that very process, never to another that got its number, and wait for its end."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -77,7 +78,7 @@ def _end(pid: int, lock: Path, timeout: float) -> None:
         if holder(lock) != pid:
             return
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(process, signal.SIGTERM)
+            signal.pidfd_send_signal(process, number)
         if not select.select([process], [], [], timeout)[0]:
             raise CliError(f"the stack (pid {pid}) has not ended within {timeout:g} s", "see logs/ in the home, or: kill -9")
     finally:

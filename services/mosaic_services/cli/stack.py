@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mosaic_bus import Bus, BusError, Home
-from mosaic_bus.commands import Hosts, Info, Ping, Show
+from mosaic_bus.commands import Hosts, Ping, Show
 from mosaic_bus.home import Address
 from mosaic_bus.messages import AttemptPhase
 from mosaic_bus.topics import supervisor
@@ -18,12 +18,16 @@ from mosaic_services.cli.errors import FAILED, USAGE, CliError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Stack", "StackStoppedError"]
+__all__ = ["KEEP_RUNS", "Stack", "StackStoppedError"]
 
 _READY_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
+# Beyond the longest grace period of a run: to end it, and to see its last lines stored.
+_SUPERVISOR_EXTRA_S = 25.0
 _CANNOT_RUN = 2
-_STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+# What `mosaic down --keep-runs` sends, once the supervisor knows: end, the runs go on.
+KEEP_RUNS = signal.SIGUSR1
+_STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, KEEP_RUNS})
 
 
 class StackStoppedError(Exception):
@@ -38,6 +42,7 @@ class Stack:
         self.address = address
         self.host = host
         self._say = say
+        self._keep_runs = False
         common = ["--home", str(home.path), "--bus", address]
         services = [
             ("broker", "broker", common),
@@ -108,6 +113,7 @@ class Stack:
             pending = [child.restart_at for child in self.children if child.restart_at is not None]
             received = self._signals.wait(max(0.0, min(pending) - time.monotonic()) if pending else None)
             if _STOP_SIGNALS & set(received):
+                self._keep_runs = KEEP_RUNS in received
                 return
 
     def _bury(self, child: Child, now: float) -> None:
@@ -160,10 +166,10 @@ class Stack:
             if not active:
                 return _STOP_TIMEOUT_S
             what = "1 run" if len(active) == 1 else f"{len(active)} runs"
-            if bus.request(supervisor(self.host), Info(), timeout=1.0).details.get("detached"):
+            if self._keep_runs:
                 self._say(f"leaving {what} going; the next mosaic up takes over")
                 return _STOP_TIMEOUT_S
             graces = [bus.request("scheduler", Show(run=run), timeout=1.0).spec.grace_s for run in active[:50]]
             self._say(f"stopping {what}… (at most {max(graces):g} s; Ctrl-C again kills)")
-            return max(graces) + _STOP_TIMEOUT_S
+            return max(graces) + _SUPERVISOR_EXTRA_S
         return _STOP_TIMEOUT_S

@@ -1,0 +1,88 @@
+"""What `mosaic workers describe` prints: a worker's own words, its configuration as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from mosaic_services.cli.output import console, table
+
+__all__ = ["print_description", "type_of"]
+
+
+def print_description(worker: str, profile: str, description: dict[str, Any]) -> None:
+    """Print metadata, capabilities, configuration and an example command."""
+    metadata = description.get("metadata") or {}
+    console().print(f"[bold]{metadata.get('name', worker)}[/]  {metadata.get('version', '')}  profile {profile}")
+    if about := metadata.get("description") or metadata.get("summary"):
+        console().print(about, markup=False)
+    _print_map("about", {k: v for k, v in metadata.items() if k not in {"name", "version", "description", "summary"}})
+    _print_map("can", description.get("capabilities") or {})
+    _print_config(description.get("config_schema") or {})
+    example = description.get("example_config") or {}
+    words = " ".join(f"{key}={_word(value)}" for key, value in example.items())
+    option = "" if profile == "default" else f" --profile {profile}"
+    console().print("\n[bright_black]EXAMPLE[/]")
+    console().print(f"mosaic submit --worker {worker}{option} {words}".rstrip(), markup=False, soft_wrap=True)
+
+
+def _print_map(title: str, content: dict[str, Any]) -> None:
+    if not content:
+        return
+    console().print(f"\n[bright_black]{title.upper()}[/]")
+    rows = table("", "")
+    rows.show_header = False
+    rows.columns[0].style = "bright_black"
+    rows.columns[1].no_wrap = False
+    for key, value in content.items():
+        if value not in (None, "", [], {}):
+            rows.add_row(str(key).replace("_", " "), _text(value))
+    console().print(rows)
+
+
+def _print_config(schema: dict[str, Any]) -> None:
+    fields = schema.get("properties") or {}
+    if not fields:
+        return
+    required = set(schema.get("required") or ())
+    console().print("\n[bright_black]CONFIG[/]")
+    rows = table("field", "type", "default", "help")
+    rows.columns[1].no_wrap = rows.columns[3].no_wrap = False
+    for name, field in fields.items():
+        default = "[yellow]required[/]" if name in required else _text(field["default"]) if "default" in field else ""
+        rows.add_row(f"[bold]{name}[/]", type_of(field, schema), default, field.get("description", ""))
+    console().print(rows)
+
+
+def type_of(field: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Write the type of a field as people would: `integer ≥ 1`, `random | passive`."""
+    if "$ref" in field:
+        name = str(field["$ref"]).rsplit("/", 1)[-1]
+        return type_of((schema.get("$defs") or {}).get(name, {"type": name}), schema)
+    if "enum" in field:
+        return " | ".join(map(str, field["enum"]))
+    if "const" in field:
+        return str(field["const"])
+    for key in ("anyOf", "oneOf"):
+        if key in field:
+            return " | ".join(type_of(each, schema) for each in field[key])
+    kind = field.get("type", "any")
+    kind = " | ".join(kind) if isinstance(kind, list) else str(kind)
+    if kind == "array" and isinstance(field.get("items"), dict):
+        kind = f"list of {type_of(field['items'], schema)}"
+    marks = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    return " ".join([kind, *(f"{mark} {field[key]:g}" for key, mark in marks.items() if key in field)])
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
+        return ", ".join(map(str, value))
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _word(value: object) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if text.replace("-", "").replace("_", "").replace(".", "").isalnum() else f"'{text}'"

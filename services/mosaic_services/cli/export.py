@@ -1,0 +1,144 @@
+"""`mosaic export`: a run's data as Parquet files, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+
+from mosaic_bus import Bus
+from mosaic_bus.commands import Episodes, Events, Logs, RunDetail, Show, Streams
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_services.cli.errors import FAILED, CliError, InputError
+from mosaic_services.cli.output import console, print_json, short
+from mosaic_services.cli.settings import current
+from mosaic_services.cli.tables import EPISODES, EVENTS, LOGS, SCALARS, scalar_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["command"]
+
+_PAGE = 10_000
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="Any unique part of the run's id, or its name.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write; must not exist yet.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Write a run's events, episodes, scalars and logs to Parquet files, and what is known about it to run.json."""
+    if out.exists() and not force:
+        raise InputError(f"{out} exists already", "choose another folder, or replace it with --force")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file, not a folder")
+    with current.connect() as bus:
+        detail = bus.request("scheduler", Show(run=run))
+        try:
+            streams = bus.request("telemetry", Streams(run=detail.run.run)).streams
+        except CommandRefusedError:
+            streams = []
+        out.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        try:
+            total = sum(each.stored for each in streams)
+            counts = _write_all(bus, detail, scratch, total, quiet=as_json)
+            document = {
+                **detail.model_dump(mode="json"),
+                "streams": [each.model_dump(mode="json") for each in streams],
+                "rows": counts,
+            }
+            (scratch / "run.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+            scratch.chmod(0o755)
+            _replace(scratch, out)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    _report(detail, out, counts, [each for each in streams if not each.final or each.missing] != [], as_json=as_json)
+
+
+def _report(detail: RunDetail, out: Path, counts: dict[str, int], partial: bool, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"run": detail.run.run, "folder": str(out.absolute()), "complete": not partial, "rows": counts})
+        return
+    what = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    console().print(f"exported {short(detail.run.run)} to [bold]{out}[/]: {what}")
+    if partial:
+        console().print("[yellow]the run has not ended or not all of it is stored: the files hold what there was[/]")
+
+
+def _replace(scratch: Path, out: Path) -> None:
+    """Put the finished folder in its place; an old one is moved away first and removed last."""
+    if not out.exists():
+        scratch.rename(out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent))
+    os.replace(out, old)  # noqa: PTH105 - replaces the empty folder
+    scratch.rename(out)
+    shutil.rmtree(old)
+
+
+def _write_all(bus: Bus, detail: RunDetail, folder: Path, total: int, *, quiet: bool) -> dict[str, int]:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(), transient=True, disable=quiet or not console().is_terminal) as progress:
+        task = progress.add_task("exporting", total=total or None)
+        return _write(bus, detail, folder, lambda rows: progress.advance(task, rows))
+
+
+def _write(bus: Bus, detail: RunDetail, folder: Path, advance: Callable[[int], None]) -> dict[str, int]:
+    run = detail.run.run
+    attempts = range(1, detail.run.attempt + 1)
+    counts = dict.fromkeys(("events", "episodes", "scalars", "logs"), 0)
+    with (
+        _writer(folder / "events.parquet", EVENTS) as events,
+        _writer(folder / "scalars.parquet", SCALARS) as scalars,
+        _writer(folder / "episodes.parquet", EPISODES) as episodes,
+        _writer(folder / "logs.parquet", LOGS) as logs,
+    ):
+        for attempt in attempts:
+            for rows in _pages(bus, lambda start, n=attempt: Events(run=run, attempt=n, start=start, limit=_PAGE)):
+                counts["events"] += _append(events, EVENTS, rows, attempt)
+                counts["scalars"] += _append(scalars, SCALARS, scalar_rows(rows), attempt)
+                advance(len(rows))
+            for rows in _pages(bus, lambda start, n=attempt: Episodes(run=run, attempt=n, start=start, limit=_PAGE)):
+                counts["episodes"] += _append(episodes, EPISODES, rows, attempt)
+            for rows in _pages(bus, lambda start, n=attempt: Logs(run=run, attempt=n, start=start, limit=_PAGE)):
+                counts["logs"] += _append(logs, LOGS, rows, attempt)
+                advance(len(rows))
+    return counts
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, compression="zstd")
+
+
+def _append(writer: pq.ParquetWriter, schema: pa.Schema, rows: list[dict[str, Any]], attempt: int) -> int:
+    if rows:
+        numbered = [{"attempt": attempt, **row} for row in rows]
+        writer.write_table(pa.Table.from_pylist(numbered, schema=schema))
+    return len(rows)
+
+
+def _pages(bus: Bus, query: Callable[[int], Any]) -> Iterator[list[dict[str, Any]]]:
+    """All pages of a query; a run that wrote nothing has none."""
+    start: int | None = 0
+    while start is not None:
+        try:
+            page = bus.request("telemetry", query(start), timeout=30.0)
+        except CommandRefusedError as error:
+            if error.code == "unknown_run":
+                return
+            raise
+        if page.next is not None and page.next <= start:
+            raise CliError(f"telemetry's page {start} points back to {page.next}", code=FAILED)
+        yield page.rows
+        start = page.next

@@ -1,0 +1,190 @@
+"""`mosaic logs`: print a run's log or its events, or follow them without loss or repetition."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from mosaic_bus import topics
+from mosaic_bus.client import BusClient, Subscription
+from mosaic_bus.commands import Events, Logs, Show, Streams
+from mosaic_bus.envelope import Message
+from mosaic_bus.errors import CommandRefusedError, NoAnswerError
+from mosaic_bus.messages import Batch, RunState, StreamKind
+from mosaic_services.cli.output import print_json, short
+from mosaic_services.cli.settings import current, log_to_stderr
+
+__all__ = ["command"]
+
+_PAGE = 5000
+_POLL_S = 0.5
+_STALLED_POLLS = 40
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="Any unique part of the run's id, or its name.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Begin with the last N lines.")] = None,
+    events: Annotated[bool, typer.Option("--events", help="Print the events (JSON lines) instead of the log.")] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Which attempt.", show_default="the newest")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: {run, attempt, lines: [{number, line}]}.")] = False,
+) -> None:
+    """Print what a run logged, or follow it live."""
+    log_to_stderr()
+    current.require_stack()
+    if follow and as_json:
+        raise typer.BadParameter("--follow prints lines, --json one document; take one of them")
+    asyncio.run(_main(run, attempt, tail, "journal" if events else "log", follow=follow, as_json=as_json))
+
+
+async def _main(
+    wanted: str, attempt: int | None, tail: int | None, kind: StreamKind, *, follow: bool, as_json: bool
+) -> None:
+    async with BusClient(current.address) as bus:
+        state = (await bus.request("scheduler", Show(run=wanted))).run
+        reader = _Reader(bus, state, kind, attempt)
+        if follow:
+            await reader.follow(tail)
+        elif as_json:
+            rows = await reader.stored(tail)
+            print_json({"run": state.run, "attempt": reader.attempt, "lines": rows})
+        else:
+            rows = await reader.stored(tail)
+            reader.print(rows)
+            if not rows:
+                what = "events" if kind == "journal" else "log lines"
+                print(f"run {short(state.run)} ({state.state}) has no {what}", file=sys.stderr)
+
+
+class _Reader:
+    """Reads one stream by number: what is stored from telemetry, what is new from the bus."""
+
+    def __init__(self, bus: BusClient, state: RunState, kind: StreamKind, attempt: int | None) -> None:
+        self._bus = bus
+        self._state = state
+        self._kind = kind
+        self._fixed = attempt is not None
+        self.attempt = attempt or max(1, state.attempt)
+        self._next = 0
+
+    def print(self, rows: list[dict[str, Any]]) -> None:
+        """Print rows that were not printed yet."""
+        new = [row for row in rows if row["number"] >= self._next]
+        if new:
+            sys.stdout.write("".join(f"{row['line']}\n" for row in new))
+            sys.stdout.flush()
+            self._next = new[-1]["number"] + 1
+
+    # ── stored lines ────────────────────────────────────────────────────────────────────────────
+
+    async def stored(self, tail: int | None) -> list[dict[str, Any]]:
+        """All stored lines from where we are, or the last ones."""
+        start = self._next
+        if tail is not None and self._kind == "log":
+            return (await self._page(start, tail)).rows
+        if tail is not None:
+            start = max(start, await self._count() - tail)
+        rows: list[dict[str, Any]] = []
+        while True:
+            page = await self._page(start, None)
+            rows += page.rows
+            if page.next is None:
+                return rows
+            start = page.next
+
+    async def _page(self, start: int, tail: int | None) -> Any:  # noqa: ANN401 - Rows
+        run = self._state.run
+        try:
+            if self._kind == "journal":
+                page = await self._bus.request("telemetry", Events(run=run, attempt=self.attempt, start=start, limit=_PAGE))
+            else:
+                query = Logs(run=run, attempt=self.attempt, start=start, limit=_PAGE, tail=tail)
+                page = await self._bus.request("telemetry", query)
+        except CommandRefusedError as error:
+            if error.code != "unknown_run":  # it has written nothing yet
+                raise
+            return _Nothing
+        return page
+
+    async def _counters(self) -> Any:  # noqa: ANN401 - StreamCounters or None
+        try:
+            streams = (await self._bus.request("telemetry", Streams(run=self._state.run))).streams
+        except CommandRefusedError:
+            return None
+        return next((one for one in streams if (one.attempt, one.kind) == (self.attempt, self._kind)), None)
+
+    async def _count(self) -> int:
+        counters = await self._counters()
+        return counters.stored if counters else 0
+
+    # ── following ───────────────────────────────────────────────────────────────────────────────
+
+    async def follow(self, tail: int | None) -> None:
+        """Print what is stored, then what comes, until the run is final and all its lines were printed."""
+        topic = topics.run_log if self._kind == "log" else topics.run_telemetry
+        async with self._bus.subscribe(topic(self._state.run)) as live:
+            self.print(await self.stored(tail))
+            stalled = 0
+            while stalled < _STALLED_POLLS:
+                progressed = await self._take_live(live)
+                try:
+                    if not progressed:
+                        progressed = await self._catch_up()
+                    if not progressed and await self._is_over():
+                        return
+                except NoAnswerError:
+                    # Telemetry or the scheduler is being restarted; the live lines go on.
+                    continue
+                ended = self._state.state.final
+                stalled = stalled + 1 if ended and not progressed else 0
+        print("the end of this log has not been stored; it may lack lines", file=sys.stderr)
+
+    async def _take_live(self, live: Subscription) -> bool:
+        message = await live.next(_POLL_S)
+        if message is None:
+            return False
+        for each in (message, *live.take_all()):
+            await self._take(each)
+        return True
+
+    async def _take(self, message: Message) -> None:
+        batch = Batch.model_validate(message.payload)
+        if batch.attempt > self.attempt and not self._fixed:
+            await self._catch_up()
+            self.attempt, self._next = batch.attempt, 0
+        if batch.attempt != self.attempt or not message.buffers:
+            return
+        if batch.first - batch.skipped > self._next:
+            # A hole: telemetry has it, or is having it repaired. What follows is stored there as well.
+            await self._catch_up()
+            if batch.first - batch.skipped > self._next:
+                return
+        lines = bytes(message.buffers[0]).decode(errors="replace").split("\n")[: batch.count]
+        self.print([{"number": batch.first + index, "line": line} for index, line in enumerate(lines)])
+
+    async def _catch_up(self) -> bool:
+        before = self._next
+        self.print(await self.stored(None))
+        return self._next > before
+
+    async def _is_over(self) -> bool:
+        self._state = (await self._bus.request("scheduler", Show(run=self._state.run))).run
+        if not self._state.state.final:
+            return False
+        if self._state.attempt > self.attempt and not self._fixed:
+            self.attempt, self._next = self._state.attempt, 0
+            return False
+        if self._state.attempt == 0:
+            return True
+        counters = await self._counters()
+        return counters is not None and counters.final and not counters.missing
+
+
+class _Nothing:
+    rows: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
+    next = None

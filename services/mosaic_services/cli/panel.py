@@ -1,0 +1,158 @@
+"""How `mosaic watch` looks: a header and a line per run, or one run in large. Pure: a view in, text out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+from mosaic_bus.messages import AttemptPhase, RunStateName
+from mosaic_services.cli.figures import eta_s, fraction, loss
+from mosaic_services.cli.output import STATE_STYLES, duration, number, short, size
+from mosaic_services.cli.plot import bar, sparkline
+
+if TYPE_CHECKING:
+    from mosaic_bus.messages import RunState, RunSummary
+    from mosaic_services.cli.feed import View
+
+__all__ = ["header", "run_line", "table"]
+
+_DIM = "bright_black"
+_WAITING = frozenset({RunStateName.QUEUED, RunStateName.PREPARING, RunStateName.STARTING})
+
+
+def header(view: View, width: int) -> Text:
+    """Write the line with the counts, and what is wrong if something is."""
+    running = sum(run.state is RunStateName.RUNNING for run in view.runs)
+    queued = sum(run.state is RunStateName.QUEUED for run in view.runs)
+    other = len(view.active) - running - queued
+    counts = [f"{running} running", *([f"{other} preparing or stopping"] if other else []), f"{queued} queued"]
+    text = Text("MOSAIC", style="bold")
+    text.append(f"  {', '.join(host.host for host in view.hosts) or 'no host'}   ", style=_DIM)
+    text.append(" · ".join([*counts, f"{view.done} done"]), style="default")
+    if view.hosts:
+        given = sum(
+            each.resources.cpus for host in view.hosts for each in host.attempts if each.phase is not AttemptPhase.ENDED
+        )
+        cpus = sum(host.total.cpus for host in view.hosts)
+        used = sum(host.memory_used_mb for host in view.hosts) / 1024
+        memory = sum(host.total.memory_mb for host in view.hosts) / 1024
+        text.append(f"   {given:g}/{cpus:g} CPU  {used:.1f}/{memory:.0f} GB", style="default")
+    lost = sum(each.missing for each in view.summaries.values())
+    repaired = sum(each.repaired for each in view.summaries.values())
+    tail = Text("   " if view.events_per_s is None else f"   events {view.events_per_s:,.0f}/s  ")
+    tail.append(f"lost {lost:,}", style="bold red" if lost else "default")
+    tail.append(f"  repaired {repaired:,}")
+    if text.cell_len + tail.cell_len > width:
+        text.append("\n      ")
+    text.append_text(tail)
+    if view.trouble:
+        text.append(f"\n{view.trouble}; showing what was known", style="bold yellow")
+    return text
+
+
+class Columns:
+    """The widths that fit a terminal, and which columns there are at all."""
+
+    def __init__(self, width: int, *, with_loss: bool) -> None:
+        self.width = width
+        wide = width >= 130  # noqa: PLR2004 - what all columns need
+        self.loss = 8 if with_loss else 0
+        self.usage = width >= 118 + self.loss
+        self.worker = 10 if wide else 8
+        self.bar = 14 if wide else 8
+        self.spark = 12 if wide else 8
+        fixed = 8 + self.worker + 2 + self.bar + 7 + 9 + self.spark + 14 + self.loss + (14 if self.usage else 0) + 8
+        self.task = max(10, min(34, width - fixed - 3))
+
+    def titles(self) -> Text:
+        """Write the line of titles."""
+        parts = [
+            f"{'RUN':<8}{'WORKER':<{self.worker + 2}}{'TASK':<{self.task + 2}}{'PROGRESS':<{self.bar + 7}}",
+            f"{'STEPS/S':>7}  {'RETURN (last 100)':<{self.spark + 14}}",
+            f"{'LOSS':>{self.loss - 2}}  " if self.loss else "",
+            f"{'CPU':>5} {'RAM':>7} " if self.usage else "",
+            f"{'ETA':>8}",
+        ]
+        return Text("".join(parts), style=_DIM, no_wrap=True, overflow="crop")
+
+
+def table(view: View, width: int, height: int, now: float, selected: str | None = None) -> Group:
+    """Write header, titles and as many runs as fit, active ones first."""
+    top = header(view, width)
+    if not view.loaded:
+        return Group(top, Text("asking…", style=_DIM))
+    if not view.runs:
+        return Group(top, Text("\nNo runs yet. Start one:  mosaic submit --worker baseline", style="default"))
+    runs = [*view.active, *view.final]
+    shown = runs[: max(1, height - 5)]
+    columns = Columns(width, with_loss=any(loss(each) is not None for each in view.summaries.values()))
+    lines = [run_line(run, view, columns, now, selected=run.run == selected) for run in shown]
+    rest = []
+    if len(shown) < len(runs):
+        left = len(runs) - len(shown)
+        rest.append(Text(f"… and {left} more  (mosaic runs)", style=_DIM))
+    return Group(top, Text(), columns.titles(), *lines, *rest)
+
+
+def run_line(run: RunState, view: View, columns: Columns, now: float, *, selected: bool = False) -> Text:
+    """Write one run."""
+    summary = view.summaries.get(run.run)
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"{short(run.run)}  ", style="bold")
+    line.append(_fit(run.worker, columns.worker) + "  ")
+    task = summary.task if summary and summary.task else run.name
+    line.append(_fit(task, columns.task) + "  ")
+    if run.state in _WAITING or summary is None:
+        line.append(f"{run.state}: ", style=STATE_STYLES.get(run.state, ""))
+        line.append(run.detail or run.reason)
+    else:
+        _append_figures(line, run, summary, view, columns, now)
+    line.truncate(columns.width, overflow="ellipsis")
+    if selected:
+        line.stylize("reverse")
+    return line
+
+
+def _append_figures(
+    line: Text, run: RunState, summary: RunSummary, view: View, columns: Columns, now: float
+) -> None:
+    style = STATE_STYLES.get(run.state, "")
+    if run.state is RunStateName.RUNNING:
+        line.append(_progress(summary, columns.bar), style="cyan")
+    else:
+        line.append(_fit(str(run.state), columns.bar + 7), style=style)
+    line.append(f"{summary.steps_per_s:>7,.0f}  " if run.state is RunStateName.RUNNING else " " * 9)
+    line.append(_fit(sparkline(summary.returns, columns.spark), columns.spark) + " ", style="green")
+    mean = "" if summary.return_mean is None else number(summary.return_mean)
+    spread = "" if summary.return_std is None else f" ±{_brief(summary.return_std)}"
+    line.append(f"{mean + spread:<12} ")
+    if columns.loss:
+        line.append(f"{number(loss(summary)):>{columns.loss - 2}}  ")
+    if columns.usage:
+        usage = view.usage(run.run) if not run.state.final else None
+        line.append(f"{usage.cpu_percent:>4.0f}% {size(usage.rss_mb):>7} " if usage else " " * 14)
+    if run.state.final:
+        took = run.ended_at - run.started_at if run.ended_at and run.started_at else None
+        line.append(f"{duration(took) if took is not None else '':>8}", style=_DIM)
+    elif (eta := eta_s(run, summary, now)) is not None:
+        line.append(f"{duration(eta):>8}")
+
+
+def _progress(summary: RunSummary, width: int) -> str:
+    done = fraction(summary)
+    if done is None:
+        return _fit(f"step {summary.step:,}", width + 7)
+    return f"{bar(done, width)} {done * 100:>3.0f} % "
+
+
+def _brief(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"  # noqa: PLR2004 - obvious
+
+
+def _fit(text: str, width: int) -> str:
+    """Pad or cut to exactly so many columns."""
+    cut = Text(text)
+    cut.truncate(width, overflow="ellipsis", pad=True)
+    return cut.plain

@@ -1,0 +1,133 @@
+"""`mosaic status`: services, hosts and the queue at one glance."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from mosaic_bus import Bus
+from mosaic_bus.commands import HostList, Hosts, Runs, Stats
+from mosaic_bus.errors import BusError
+from mosaic_bus.messages import AttemptPhase, HostState, RunStateName, ServiceState
+from mosaic_bus.topics import supervisor
+from mosaic_services.cli.errors import NO_STACK
+from mosaic_services.cli.output import console, duration, print_json, size, state_text, table
+from mosaic_services.cli.settings import current
+
+__all__ = ["command"]
+
+_ANSWER_S = 1.5
+_COUNTERS = ("received", "published", "dropped", "repaired")
+_SILENT_AFTER_S = 5.0
+
+
+@dataclass
+class _Seen:
+    service: str
+    state: ServiceState | None
+
+    @property
+    def status(self) -> str:
+        if self.state is None:
+            return "silent"
+        return "up" if self.state.status == "ok" else self.state.status
+
+
+def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show the services, the hosts and how many runs there are. Exit code 3 if a service is silent."""
+    with current.connect() as bus:
+        hosts, counts = HostList(hosts=[], silent_s={}), dict[str, int]()
+        with contextlib.suppress(BusError):
+            hosts = bus.request("scheduler", Hosts(), timeout=_ANSWER_S)
+            counts = {
+                str(state): total
+                for state in RunStateName
+                if (total := bus.request("scheduler", Runs(states=[str(state)], limit=1), timeout=_ANSWER_S).total)
+            }
+        names = ["broker", "scheduler", "telemetry", *(supervisor(each.host) for each in hosts.hosts)]
+        services = [_ask(bus, name) for name in names]
+    if as_json:
+        print_json(_document(services, hosts, counts))
+    else:
+        _print(services, hosts, counts)
+    if any(each.state is None for each in services):
+        raise typer.Exit(NO_STACK)
+
+
+def _ask(bus: Bus, name: str) -> _Seen:
+    with contextlib.suppress(BusError):
+        return _Seen(name, bus.request(name, Stats(), timeout=_ANSWER_S))
+    return _Seen(name, None)
+
+
+def _document(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> dict[str, Any]:
+    return {
+        "home": str(current.home.path),
+        "address": current.address.ingress,
+        "services": [
+            {"service": each.service, "answer": each.status, **(each.state.model_dump(mode="json") if each.state else {})}
+            for each in services
+        ],
+        "hosts": [
+            {**each.model_dump(mode="json"), "silent_s": hosts.silent_s.get(each.host)} for each in hosts.hosts
+        ],
+        "runs": counts,
+    }
+
+
+_STYLES = {"up": "green", "degraded": "yellow", "stopping": "yellow", "silent": "bold red"}
+
+
+def _print(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> None:
+    console().print(f"[bright_black]home[/] {current.home.path}   [bright_black]bus[/] {current.address.ingress}\n")
+    rows = table("service", "state", "pid", "up for", *_COUNTERS, "", right=("pid", *_COUNTERS))
+    now = time.time()
+    for each in services:
+        style = _STYLES[each.status]
+        if each.state is None:
+            rows.add_row(each.service, f"[{style}]silent[/]", *[""] * 6, "does not answer; see its log")
+            continue
+        rows.add_row(
+            each.service,
+            f"[{style}]{each.status}[/]",
+            str(each.state.pid),
+            duration(now - each.state.started_at),
+            *(_count(each.state, name) for name in _COUNTERS),
+            each.state.detail,
+        )
+    console().print(rows)
+    for host in hosts.hosts:
+        console().print()
+        _print_host(host, hosts.silent_s.get(host.host, 0.0))
+    if not hosts.hosts:
+        console().print("\n[yellow]no host has reported yet[/]")
+    parts = [state_text(name).append(f" {count}", style="default") for name, count in counts.items()]
+    console().print("\n[bright_black]runs[/]   ", *parts or ["none yet"])
+
+
+def _count(state: ServiceState, name: str) -> str:
+    if state.service == "broker":
+        name = f"forward_{name}" if f"forward_{name}" in state.counters else name
+    value = state.counters.get(name)
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _print_host(host: HostState, silent: float) -> None:
+    active = [each for each in host.attempts if each.phase is not AttemptPhase.ENDED]
+    cpus = sum(each.resources.cpus for each in active)
+    quiet = f"   [bold red]silent for {duration(silent)}[/]" if silent > _SILENT_AFTER_S else ""
+    running = f"{len(active)} run" + ("" if len(active) == 1 else "s")
+    console().print(
+        f"[bold]{host.host}[/]   {running}   {cpus:g} of {host.total.cpus:g} CPUs given out, {host.cpu_percent:.0f} % busy   "
+        f"{size(host.memory_used_mb)} of {size(host.total.memory_mb)} used{quiet}"
+    )
+    for each in host.environments:
+        profile = "" if each.profile == "default" else f"/{each.profile}"
+        style = {"installed": "green", "building": "cyan", "broken": "red"}.get(each.status, "bright_black")
+        text = {"available": "available, installed when first used"}.get(each.status, str(each.status))
+        detail = f": {each.detail}" if each.detail else ""
+        console().print(f"  {each.worker}{profile}  [{style}]{text}[/]{detail}")

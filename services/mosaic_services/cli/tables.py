@@ -1,0 +1,80 @@
+"""The columns of exported Parquet files, and how scalars are taken out of events. docs/cli.md describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+__all__ = ["EPISODES", "EVENTS", "LOGS", "SCALARS", "scalar_rows"]
+
+EVENTS = pa.schema(
+    [
+        ("attempt", pa.int32()),
+        ("number", pa.int64()),
+        ("event", pa.string()),
+        ("ts", pa.float64()),
+        ("step", pa.int64()),
+        ("value", pa.float64()),
+        ("line", pa.string()),
+    ]
+)
+EPISODES = pa.schema(
+    [
+        ("attempt", pa.int32()),
+        ("number", pa.int64()),
+        ("step", pa.int64()),
+        ("ts", pa.float64()),
+        ("episode", pa.int64()),
+        ("return", pa.float64()),
+        ("length", pa.int64()),
+        ("seed", pa.int64()),
+        ("agent", pa.string()),
+    ]
+)
+SCALARS = pa.schema(
+    [
+        ("attempt", pa.int32()),
+        ("step", pa.int64()),
+        ("name", pa.string()),
+        ("value", pa.float64()),
+        ("ts", pa.float64()),
+    ]
+)
+LOGS = pa.schema([("attempt", pa.int32()), ("number", pa.int64()), ("line", pa.string())])
+
+
+def scalar_rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per number in each `scalars` event; older dialects keep them in `payload` or `data`."""
+    rows = []
+    for event in events:
+        if event.get("event") != "scalars":
+            continue
+        for name, value in _values(event["line"]).items():
+            number = _number(value)
+            if number is not None:
+                rows.append({"step": event.get("step"), "name": str(name), "value": number, "ts": event.get("ts")})
+    return rows
+
+
+def _values(line: str | bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    for place in (document, document.get("payload"), document.get("data")):
+        if isinstance(place, dict) and isinstance(place.get("values"), dict):
+            return dict(place["values"])
+    return {}
+
+
+def _number(value: object) -> float | None:
+    """JSON has no NaN and no infinities: the protocol writes them as strings."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and value not in {"NaN", "Infinity", "-Infinity"}:
+        return None
+    return float(value)

@@ -1,0 +1,189 @@
+"""`mosaic watch`: follow the runs live, all of them or one closely."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mosaic_bus import Bus
+from mosaic_bus.commands import Cancel, Show
+from mosaic_bus.errors import BusError
+from mosaic_services.cli.errors import NoStackError
+from mosaic_services.cli.feed import Feed, View
+from mosaic_services.cli.figures import fraction
+from mosaic_services.cli.keys import Keys
+from mosaic_services.cli.output import console, number, short
+from mosaic_services.cli.settings import current
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["command", "watch_runs"]
+
+_FRAME_S = 0.25
+_POLL_S = 0.7
+_FIRST_ANSWER_S = 10.0
+
+
+def command(
+    run: Annotated[str | None, typer.Argument(help="A run to look at closely: any unique part of its id, or its name.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    until_done: Annotated[bool, typer.Option("--until-done", help="End when no run is active.")] = False,
+) -> None:
+    """Follow the runs live. Arrows choose a run, Enter opens it, q leaves; the runs go on.
+
+    Without a terminal it prints a line per change.
+    """
+    with current.connect() as bus:
+        found = bus.request("scheduler", Show(run=run)).run.run if run else None
+        if once:
+            _print_once(bus, found)
+        else:
+            watch_runs(bus, found, until_done=until_done)
+
+
+def watch_runs(bus: Bus, run: str | None, *, until_done: bool) -> None:
+    """Watch until the user leaves, or until nothing is active."""
+    feed = Feed(bus, run, _POLL_S)
+    try:
+        if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+            _Screen(bus, feed, pinned=run is not None).show(until_done=until_done)
+        else:
+            _print_changes(feed, until_done=until_done)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        feed.close()
+
+
+def _print_once(bus: Bus, run: str | None) -> None:
+    feed = Feed(bus, run, _POLL_S)
+    try:
+        if not feed.fresh.wait(_FIRST_ANSWER_S) or not feed.view.loaded:
+            raise NoStackError(feed.view.trouble or "the stack does not answer", "see: mosaic status")
+        console().print(_picture(feed.view, run, 40, None))
+    finally:
+        feed.close()
+
+
+def _picture(view: View, run: str | None, height: int, selected: str | None) -> RenderableType:
+    from mosaic_services.cli.closeup import closeup  # noqa: PLC0415 - plain output does without rich
+    from mosaic_services.cli.panel import table  # noqa: PLC0415 - as above
+
+    width, now = console().width, time.time()
+    return closeup(view, run, width, height, now) if run else table(view, width, height, now, selected)
+
+
+def _is_over(view: View, run: str | None) -> bool:
+    """Whether nothing more will happen: the run, or all runs, final and their telemetry stored."""
+    if not view.loaded:
+        return False
+    wanted = [each for each in view.runs if run in (None, each.run)]
+    complete = all(each.complete for each in view.summaries.values() if run in (None, each.run))
+    return all(each.state.final for each in wanted) and complete
+
+
+class _Screen:
+    """The live picture and the keys that steer it."""
+
+    def __init__(self, bus: Bus, feed: Feed, *, pinned: bool) -> None:
+        self._bus = bus
+        self._feed = feed
+        self._pinned = pinned
+        self._selected: str | None = None
+        self._asked_to_cancel: str | None = None
+        self._note = ""
+
+    def show(self, *, until_done: bool) -> None:
+        from rich.console import Group  # noqa: PLC0415 - plain output does without rich
+        from rich.live import Live  # noqa: PLC0415 - as above
+        from rich.text import Text  # noqa: PLC0415 - as above
+
+        def frame() -> RenderableType:
+            picture = _picture(self._feed.view, self._feed.focus, console().height - 2, self._selected)
+            return Group(picture, Text(), Text(self._hints(), style="bright_black"))
+
+        with Keys() as keys, Live(frame(), console=console(), screen=True, auto_refresh=False) as live:
+            while not (until_done and _is_over(self._feed.view, self._feed.focus)):
+                if not self._obey(keys.next(_FRAME_S)):
+                    break
+                live.update(frame(), refresh=True)
+        # The alternate screen is gone now: leave the last picture behind.
+        console().print(_picture(self._feed.view, self._feed.focus, console().height - 2, None))
+
+    def _hints(self) -> str:
+        if self._asked_to_cancel:
+            return f"cancel {short(self._asked_to_cancel)}?  [y] yes   any other key: no"
+        back = "" if self._pinned or not self._feed.focus else "[esc] back   "
+        choose = "" if self._feed.focus else "[↑↓] choose   [enter] open run   "
+        return f"{choose}{back}[c] cancel   [q] quit   {self._note}"
+
+    def _obey(self, key: str | None) -> bool:
+        """Do what a key says; False to leave."""
+        if key is None:
+            return True
+        if self._asked_to_cancel:
+            run, self._asked_to_cancel = self._asked_to_cancel, None
+            if key == "y":
+                self._cancel(run)
+            return True
+        self._note = ""
+        runs = [each.run for each in (*self._feed.view.active, *self._feed.view.final)]
+        match key:
+            case "q":
+                return False
+            case "escape":
+                if self._pinned:
+                    return False
+                self._feed.look_at(None)
+            case "up" | "down" if runs and not self._feed.focus:
+                at = runs.index(self._selected) if self._selected in runs else (-1 if key == "down" else len(runs))
+                self._selected = runs[max(0, min(len(runs) - 1, at + (1 if key == "down" else -1)))]
+            case "enter" if self._selected:
+                self._feed.look_at(self._selected)
+            case "c":
+                self._asked_to_cancel = self._feed.focus or self._selected
+        return True
+
+    def _cancel(self, run: str) -> None:
+        try:
+            self._bus.request("scheduler", Cancel(run=run), timeout=3.0)
+            self._note = f"cancelling {short(run)}"
+        except BusError as error:
+            self._note = str(error)
+
+
+def _print_changes(feed: Feed, *, until_done: bool) -> None:
+    """Write one line whenever a run changes its state or has done another tenth."""
+    told: dict[str, tuple[str, int]] = {}
+    trouble = ""
+    while True:
+        feed.fresh.wait()
+        feed.fresh.clear()
+        view = feed.view
+        if view.trouble != trouble:
+            trouble = view.trouble
+            print(trouble or "the stack answers again", file=sys.stderr, flush=True)
+        for run in (*view.final, *view.active):
+            if feed.focus not in (None, run.run) or (run.state.final and run.run not in told and not feed.focus):
+                continue
+            summary = view.summaries.get(run.run)
+            done = fraction(summary) if summary else None
+            news = (str(run.state), int((done or 0) * 10))
+            if told.get(run.run) == news:
+                continue
+            told[run.run] = news
+            line = f"{short(run.run)}  {run.name}  {run.state}"
+            if summary is not None and summary.events:
+                percent = f"  {done:.0%}" if done is not None else ""
+                mean = f"  return {number(summary.return_mean)}" if summary.return_mean is not None else ""
+                line += f"{percent}  step {summary.step:,}  episode {summary.episodes:,}{mean}"
+            elif run.detail or run.reason:
+                line += f"  {run.detail or run.reason}"
+            print(line, flush=True)
+        if until_done and _is_over(view, feed.focus):
+            return

@@ -1,0 +1,183 @@
+"""`mosaic workers`: install, describe and check workers. Works without a running stack."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mosaic_services.cli.errors import FAILED, CliError, InputError
+from mosaic_services.cli.output import console, print_json, table
+from mosaic_services.cli.settings import current, with_settings
+from mosaic_services.environments import (
+    BuildError,
+    Environment,
+    EnvironmentsError,
+    Recipe,
+    build,
+    find_recipes,
+    recipe_for,
+    register,
+    status,
+)
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+_NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a worker (mosaic workers list), or its folder.")]
+_PROFILE = Annotated[str, typer.Option("--profile", metavar="P", help="Which of the worker's environments.")]
+_JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(name)(with_settings(function))
+        return function
+
+    return add
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn errors of the environments library into ours."""
+    try:
+        yield
+    except BuildError as error:
+        detail = "\n".join(error.output)
+        end = "\n".join(line for line in error.output[-6:] if line.strip())
+        raise CliError(str(error), end, detail=detail, code=FAILED) from error
+    except EnvironmentsError as error:
+        raise InputError(str(error), "see: mosaic workers list") from error
+
+
+def _status(recipe: Recipe, profile: str) -> tuple[str, str]:
+    """Say whether a profile is installed, or why it cannot be."""
+    try:
+        return status(recipe, profile).status, ""
+    except EnvironmentsError as error:
+        return "impossible", str(error)
+
+
+@_command("list")
+def list_workers(as_json: _JSON = False) -> None:
+    """List the workers known here, with their profiles."""
+    found = [
+        {
+            "worker": recipe.worker,
+            "profile": profile.name,
+            "status": state,
+            "detail": detail,
+            "python": profile.python,
+            "summary": profile.summary,
+            "folder": str(recipe.folder),
+        }
+        for recipe in find_recipes(current.home)
+        for profile in recipe.profiles.values()
+        for state, detail in [_status(recipe, profile.name)]
+    ]
+    if as_json:
+        print_json({"workers": found})
+        return
+    if not found:
+        console().print("No workers are known here. Install one from its folder:  [bold]mosaic workers install ./my_worker[/]")
+        return
+    rows = table("worker", "profile", "status", "python", "what")
+    rows.columns[-1].no_wrap = False
+    styles = {"installed": "green", "impossible": "red"}
+    for each in found:
+        style = styles.get(each["status"], "bright_black")
+        state = f"[{style}]{each['status']}[/]"
+        rows.add_row(each["worker"], each["profile"], state, each["python"], each["detail"] or each["summary"])
+    console().print(rows)
+    if any(each["status"] == "available" for each in found):
+        console().print("[bright_black]available ones are installed when first used, or with: mosaic workers install NAME[/]")
+
+
+@_command("install")
+def install(
+    name: _NAME,
+    profile: _PROFILE = "default",
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build anew, even if it is there.")] = False,
+    as_json: _JSON = False,
+) -> None:
+    """Build the environment of a worker; a folder of your own becomes known under its worker's name."""
+    home = current.home
+    with _explained():
+        recipe = recipe_for(name, home)
+        before = status(recipe, profile).status
+        environment = _build(recipe, profile, rebuild=rebuild, quiet=as_json)
+        register(recipe, home)
+    facts = {"worker": recipe.worker, "profile": profile, "python": str(environment.python), "site": str(environment.site)}
+    if as_json:
+        print_json({**facts, "status": environment.status, "built": before != "installed" or rebuild})
+        return
+    was = "is installed already" if before == "installed" and not rebuild else "installed"
+    console().print(f"[green]✓[/] {recipe.worker}/{profile} {was}")
+    console().print(f"  next: [bold]mosaic workers describe {recipe.worker}[/]   [bold]mosaic submit --worker {recipe.worker}[/]")
+
+
+def _build(recipe: Recipe, profile: str, *, rebuild: bool, quiet: bool) -> Environment:
+    if quiet:
+        return build(recipe, profile, lambda *_: None, rebuild=rebuild)
+    if not console().is_terminal:
+        told: set[str] = set()
+
+        def tell(step: str, percent: float) -> None:
+            if step not in told:
+                told.add(step)
+                print(f"{percent:3.0f} %  {step}", flush=True)
+
+        return build(recipe, profile, tell, rebuild=rebuild)
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console(), transient=True) as bars:
+        task = bars.add_task("looking", total=100)
+        return build(
+            recipe, profile, lambda step, percent: bars.update(task, completed=percent, description=step), rebuild=rebuild
+        )
+
+
+def _installed(name: str, profile: str) -> Environment:
+    with _explained():
+        recipe = recipe_for(name, current.home)
+        environment = status(recipe, profile)
+    if environment.status != "installed":
+        option = "" if profile == "default" else f" --profile {profile}"
+        raise InputError(f"{recipe.worker}/{profile} is not installed", f"install it with: mosaic workers install {name}{option}")
+    return environment
+
+
+@_command("describe")
+def describe(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) -> None:
+    """Show what a worker says of itself: what it can do and what it can be told."""
+    environment = _installed(name, profile)
+    description = environment.description or {}
+    if as_json:
+        print_json({"worker": environment.recipe.worker, "profile": profile, **description})
+        return
+    from mosaic_services.cli.description import print_description  # noqa: PLC0415 - only here
+
+    print_description(environment.recipe.worker, profile, description)
+
+
+@_command("check")
+def check(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) -> None:
+    """Run the compliance suite that every worker has to pass. Exit code 1 if it does not."""
+    environment = _installed(name, profile)
+    command = [str(environment.python), "-m", "mosaic_worker.check", environment.recipe.worker]
+    sys.stdout.flush()
+    # From a folder without Python files in it, so that nothing there is taken for a package.
+    ended = subprocess.run(
+        [*command, *(["--json"] if as_json else [])], env=environment.environ(), cwd=Path("/"), check=False
+    )
+    if ended.returncode != 0:
+        if as_json:
+            raise typer.Exit(FAILED)
+        raise CliError(f"{environment.recipe.worker}/{profile} does not pass", f"its folder: {environment.recipe.folder}")
