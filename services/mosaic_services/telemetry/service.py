@@ -1,0 +1,190 @@
+"""The shell of the aggregator: carries batches from the bus to the writer and its reports back to the bus."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pydantic import ValidationError
+
+from mosaic_bus import topics
+from mosaic_bus.commands import (
+    Episodes,
+    Events,
+    Logs,
+    Metrics,
+    MetricsResult,
+    Resend,
+    Rows,
+    Series,
+    SeriesResult,
+    Streams,
+    StreamsResult,
+    Summaries,
+    SummariesResult,
+)
+from mosaic_bus.errors import BusError, CommandRefusedError
+from mosaic_bus.messages import Batch, StoredPosition, StoredPositions, StreamTails
+from mosaic_bus.service import Service
+from mosaic_services.telemetry.inbox import Arrival, Inbox
+from mosaic_services.telemetry.queries import Queries
+from mosaic_services.telemetry.writer import Report, Writer
+
+if TYPE_CHECKING:
+    from mosaic_bus.client import Subscription
+    from mosaic_bus.envelope import Message
+    from mosaic_bus.home import Home
+    from mosaic_services.telemetry.streams import Ask
+
+__all__ = ["TelemetryService"]
+
+_log = structlog.get_logger()
+
+INBOX_BYTES = 64 * 1024 * 1024
+ASK_TIMEOUT_S = 0.9
+_QUERIES_AT_ONCE = 4
+_ENDINGS = (".telemetry.", ".log.", ".streams.")
+
+
+class TelemetryService(Service):
+    """Stores every line exactly once, keeps live aggregates, answers queries."""
+
+    def __init__(self, home: Home, bus_address: str | None = None) -> None:
+        super().__init__("telemetry", home, bus_address)
+        self._lock = home.lock("telemetry")
+        self._inbox = Inbox(INBOX_BYTES, time.monotonic)
+        self._writer = Writer(home.telemetry_store, self._inbox, self._from_writer, time.monotonic, time.time)
+        self._queries = Queries(home.telemetry_store)
+        self._querying = asyncio.Semaphore(_QUERIES_AT_ONCE)
+        self._loop = asyncio.get_running_loop()
+        self._bad_batches = 0
+        self._refused: set[str] = set()
+        self.handle(Summaries, self._on_summaries)
+        self.handle(Metrics, self._on_metrics)
+        self.handle(Series, self._on_series)
+        self.handle(Episodes, self._on_episodes)
+        self.handle(Events, self._on_events)
+        self.handle(Logs, self._on_logs)
+        self.handle(Streams, self._on_streams)
+
+    async def start(self) -> None:
+        """Listen to every run and every host, and begin to write."""
+        subscription = self.bus.subscribe("run.", "repair.", "host.")
+        await self.bus.synced()
+        self._writer.start()
+        self.spawn(self._receive(subscription), "receive")
+        self.spawn(self._watch(), "watch")
+
+    async def finish(self) -> None:
+        """Store what has arrived."""
+        if self._writer.is_alive():
+            await asyncio.to_thread(self._writer.stop)
+        self._lock.close()
+
+    def counters(self) -> dict[str, int | float]:
+        """What came, what was stored, and what waits."""
+        return {
+            **self._writer.counters,
+            "bad_batches": self._writer.counters["bad_batches"] + self._bad_batches,
+            "inbox_dropped": self._inbox.dropped,
+            "inbox_bytes": self._inbox.bytes,
+            "lag": sum(self._writer.missing.values()),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Where the store is."""
+        return {"store": str(self.home.telemetry_store)}
+
+    # ── in ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _receive(self, subscription: Subscription) -> None:
+        async for message in subscription:
+            topic = message.topic
+            repair = topic.startswith("repair.")
+            if not repair and not topic.endswith(_ENDINGS):
+                continue
+            try:
+                if topic.endswith(".streams."):
+                    self._inbox.announce(StreamTails.model_validate(message.payload))
+                else:
+                    self._take_batch(message, repair=repair)
+            except (ValidationError, ValueError) as error:
+                self._bad_batches += 1
+                if message.header.src not in self._refused:
+                    self._refused.add(message.header.src)
+                    _log.warning("bad body", source=message.header.src, topic=topic, reason=str(error))
+
+    def _take_batch(self, message: Message, *, repair: bool) -> None:
+        batch = Batch.model_validate(message.payload)
+        if len(message.buffers) != 1:
+            raise ValueError(f"a batch has one buffer, this one {len(message.buffers)}")
+        self._inbox.put(Arrival(batch, message.buffers[0], repair))
+
+    async def _watch(self) -> None:
+        while self._writer.is_alive():
+            await asyncio.sleep(0.2)
+        if self._writer.crash is not None:
+            raise self._writer.crash
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _from_writer(self, report: Report) -> None:
+        """Called in the writer's thread."""
+        self._loop.call_soon_threadsafe(self._publish, report)
+
+    def _publish(self, report: Report) -> None:
+        if report.heartbeat:
+            self.set_status("degraded" if report.failure else "ok", report.failure)
+        if report.positions or report.heartbeat:
+            positions = [
+                StoredPosition(run=key.run, attempt=key.attempt, kind=key.kind, stored=position)
+                for key, position in report.positions.items()
+            ]
+            self.bus.publish(topics.STORED, StoredPositions(storing=not report.failure, positions=positions))
+        for summary in report.summaries:
+            self.bus.publish(topics.run_summary(summary.run), summary)
+        for ask in report.asks:
+            self.spawn(self._ask(ask), "ask")
+
+    async def _ask(self, ask: Ask) -> None:
+        """Ask once; the stream asks again if nothing comes."""
+        key = ask.key
+        command = Resend(run=key.run, attempt=key.attempt, kind=key.kind, number=ask.number, offset=ask.offset)
+        try:
+            await self.bus.request(topics.supervisor(ask.host), command, timeout=ASK_TIMEOUT_S)
+        except CommandRefusedError as error:
+            _log.warning("resend refused", host=ask.host, run=key.run, attempt=key.attempt, reason=error.message)
+        except BusError as error:
+            _log.info("resend unanswered", host=ask.host, run=key.run, attempt=key.attempt, reason=str(error))
+
+    # ── queries ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_summaries(self, command: Summaries) -> SummariesResult:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.summaries, command, self._writer.missing)
+
+    async def _on_streams(self, command: Streams) -> StreamsResult:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.streams, command, self._writer.missing)
+
+    async def _on_metrics(self, command: Metrics) -> MetricsResult:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.metrics, command)
+
+    async def _on_series(self, command: Series) -> SeriesResult:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.series, command)
+
+    async def _on_episodes(self, command: Episodes) -> Rows:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.episodes, command)
+
+    async def _on_events(self, command: Events) -> Rows:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.events, command)
+
+    async def _on_logs(self, command: Logs) -> Rows:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.logs, command)

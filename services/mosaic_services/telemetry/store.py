@@ -1,0 +1,248 @@
+"""The SQLite store: its tables, and everything that writes to them. One writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import TYPE_CHECKING, NamedTuple
+
+from mosaic_services.telemetry.errors import StoreTooNewError
+from mosaic_services.telemetry.streams import Counts, Stream, StreamKey
+from mosaic_services.telemetry.summary import Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mosaic_services.telemetry.lines import Journal
+
+__all__ = ["INSERT_EVENT", "NUMBER_BITS", "Entry", "Store", "open_for_writing"]
+
+NUMBER_BITS = 40
+"""An event's id is its stream's id and, in the lower bits, its number: insertion is always at the end of a stream."""
+_VERSION = 1
+
+# Large pages and a WAL of 16 MiB between checkpoints: fewer system calls per row, measured a fifth faster than
+# SQLite's defaults.
+_PRAGMAS = """
+PRAGMA page_size = 16384;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+PRAGMA wal_autocheckpoint = 1000;
+PRAGMA journal_size_limit = 67108864;
+PRAGMA cache_size = -65536;
+PRAGMA temp_store = MEMORY;
+"""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS streams (
+    id INTEGER PRIMARY KEY,
+    run TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    kind TEXT NOT NULL,             -- journal or log
+    host TEXT NOT NULL,
+    number INTEGER NOT NULL,        -- the position: everything before it is stored
+    offset INTEGER NOT NULL,
+    final INTEGER NOT NULL,         -- the stream has ended and is stored whole
+    received INTEGER NOT NULL,
+    repaired INTEGER NOT NULL,
+    malformed INTEGER NOT NULL,
+    skipped INTEGER NOT NULL,
+    changed_at REAL NOT NULL,
+    summary TEXT,                   -- state of the live aggregates at the position (journals only)
+    UNIQUE (run, attempt, kind)
+);
+CREATE TABLE IF NOT EXISTS events ( -- every line of every journal
+    id INTEGER PRIMARY KEY,         -- stream << 40 | number
+    kind TEXT NOT NULL,
+    ts REAL,
+    step INTEGER,
+    value REAL,                     -- reward of a step, return of an episode
+    line                            -- the line as it was written: TEXT, or BLOB where it is not UTF-8
+);
+CREATE INDEX IF NOT EXISTS events_but_steps ON events (id, kind) WHERE kind <> 'step';
+CREATE TABLE IF NOT EXISTS malformed (
+    id INTEGER PRIMARY KEY,         -- that of the event
+    reason TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS points ( -- scalars, and return and length of episodes
+    stream INTEGER NOT NULL,
+    metric TEXT NOT NULL,
+    number INTEGER NOT NULL,        -- of the line that holds it
+    step INTEGER NOT NULL,
+    value REAL,                     -- NULL where it is not a number
+    ts REAL,
+    PRIMARY KEY (stream, metric, number)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS logs (
+    id INTEGER PRIMARY KEY,         -- stream << 40 | number
+    line
+);
+CREATE TABLE IF NOT EXISTS probes (id INTEGER PRIMARY KEY, filler BLOB);
+"""
+
+INSERT_EVENT = "INSERT INTO events (id, kind, ts, step, value, line) VALUES (?, ?, ?, ?, ?, ?)"
+_SAVE_STREAM = """
+INSERT INTO streams (id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, skipped,
+                     changed_at, summary)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET host = excluded.host, number = excluded.number, offset = excluded.offset,
+    final = excluded.final, received = excluded.received, repaired = excluded.repaired,
+    malformed = excluded.malformed, skipped = excluded.skipped, changed_at = excluded.changed_at,
+    summary = excluded.summary
+"""
+_STREAM_COLUMNS = "id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, skipped, summary"
+_PROBE_BYTES = 512 * 1024
+
+
+class Entry(NamedTuple):
+    """A stream as it is in the store."""
+
+    id: int
+    stream: Stream
+    summary: Summary | None
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Open or create the file with the settings and tables that the aggregator uses."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
+    try:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > _VERSION:
+            raise StoreTooNewError(str(path), version, _VERSION)
+        db.executescript(_PRAGMAS)
+        db.executescript(_SCHEMA)
+        db.execute(f"PRAGMA user_version = {_VERSION}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+class Store:
+    """Writes streams, events and logs in transactions that the caller begins and commits."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db = open_for_writing(path)
+        self._next_id = 1 + (self._db.execute("SELECT max(id) FROM streams").fetchone()[0] or 0)
+
+    def reopen(self) -> None:
+        """Open the file anew after an error."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        self._db = open_for_writing(self.path)
+        self._next_id = 1 + (self._db.execute("SELECT max(id) FROM streams").fetchone()[0] or 0)
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and close it."""
+        self._db.close()
+
+    def begin(self) -> None:
+        """Start a transaction."""
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make everything since `begin` last."""
+        self._db.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo everything since `begin`, if SQLite has not done so itself."""
+        with contextlib.suppress(sqlite3.Error):
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def probe(self) -> None:
+        """Raise unless there is room to write again."""
+        self._db.execute("INSERT INTO probes (filler) VALUES (zeroblob(?))", (_PROBE_BYTES,))
+        self._db.execute("DELETE FROM probes")
+
+    # ── streams ─────────────────────────────────────────────────────────────────────────────────
+
+    def find(self, key: StreamKey, host: str) -> Entry:
+        """Return a stream as stored, or a new one at the start."""
+        row = self._db.execute(
+            f"SELECT {_STREAM_COLUMNS} FROM streams WHERE run = ? AND attempt = ? AND kind = ?",  # noqa: S608 - a constant
+            key,
+        ).fetchone()
+        if row is not None:
+            return _entry(row)
+        stream_id, self._next_id = self._next_id, self._next_id + 1
+        return Entry(stream_id, Stream(key, host), Summary() if key.kind == "journal" else None)
+
+    def unfinished(self) -> list[Entry]:
+        """Return all streams that are not known to be whole."""
+        rows = self._db.execute(f"SELECT {_STREAM_COLUMNS} FROM streams WHERE NOT final")  # noqa: S608 - a constant
+        return [_entry(row) for row in rows]
+
+    def newest_attempt(self, run: str) -> int:
+        """Return the highest attempt of a run of which something is stored, 0 if none."""
+        row = self._db.execute("SELECT max(attempt) FROM streams WHERE run = ? AND kind = 'journal'", (run,)).fetchone()
+        return row[0] or 0
+
+    def save(self, entry: Entry, changed_at: float) -> None:
+        """Write a stream's position, counts and summary."""
+        stream, counts = entry.stream, entry.stream.counts
+        self._db.execute(
+            _SAVE_STREAM,
+            (
+                entry.id,
+                *stream.key,
+                stream.host,
+                stream.number,
+                stream.offset,
+                stream.final,
+                counts.received,
+                counts.repaired,
+                counts.malformed,
+                counts.skipped,
+                changed_at,
+                None if entry.summary is None else entry.summary.dump(),
+            ),
+        )
+
+    # ── lines ───────────────────────────────────────────────────────────────────────────────────
+
+    def add_journal(self, stream_id: int, first: int, journal: Journal) -> None:
+        """Write the lines of a batch, the first of which has number `first`."""
+        start = stream_id << NUMBER_BITS | first
+        ids = range(start, start + len(journal.lines))
+        columns = (journal.kinds, journal.times, journal.steps, journal.values, journal.lines)
+        self._db.executemany(INSERT_EVENT, zip(ids, *columns, strict=True))
+        if journal.points:
+            # A repeated metric in one line keeps its last value, as JSON does.
+            self._db.executemany(
+                "INSERT OR REPLACE INTO points (stream, metric, number, step, value, ts) VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (stream_id, metric, first + index, step, value, ts)
+                    for metric, index, step, value, ts in journal.points
+                ],
+            )
+        if malformed := journal.malformed:
+            self._db.executemany(
+                "INSERT INTO malformed (id, reason) VALUES (?, ?)",
+                [(start + index, reason) for index, reason in malformed],
+            )
+
+    def add_log(self, stream_id: int, first: int, lines: Sequence[str | bytes]) -> None:
+        """Write lines of a log."""
+        start = stream_id << NUMBER_BITS | first
+        self._db.executemany(
+            "INSERT INTO logs (id, line) VALUES (?, ?)",
+            zip(range(start, start + len(lines)), lines, strict=True),
+        )
+
+
+def _entry(row: tuple[int, str, int, str, str, int, int, int, int, int, int, int, str | None]) -> Entry:
+    stream_id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, skipped, summary = row
+    stream = Stream(
+        StreamKey(run, attempt, "log" if kind == "log" else "journal"),
+        host,
+        number,
+        offset,
+        final=bool(final),
+        counts=Counts(received, repaired, malformed, skipped),
+        known=number,
+    )
+    return Entry(stream_id, stream, Summary.load(summary) if kind == "journal" else None)

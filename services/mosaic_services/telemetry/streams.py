@@ -1,0 +1,156 @@
+"""How far a stream is stored, and what to do about a batch: take it, leave it, or ask for what is missing.
+
+Pure: no clock, no socket, no store. Time comes in as an argument, requests come out as values. A stream has one
+position; everything before it is stored. What continues the position is taken, what lies before it is
+dropped, and what lies beyond it is not kept: it is asked for again, from the position (go-back-N).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from mosaic_bus.messages import Position
+
+if TYPE_CHECKING:
+    from mosaic_bus.messages import StreamKind
+
+__all__ = ["Ask", "Counts", "Stream", "StreamKey", "Take"]
+
+ASK_AGAIN_S = 1.0
+"""No progress for so long after a request: ask again, and wait twice as long the next time."""
+ASK_AGAIN_AT_MOST_S = 8.0
+TAIL_QUIET_S = 0.5
+"""Lines that are known only from the host's announcement may still be under way: wait so long for them."""
+REPAIR_LOST_S = 0.25
+"""The same after a repair that itself has a hole."""
+ASK_APART_S = 0.1
+
+
+class StreamKey(NamedTuple):
+    """One numbered sequence of lines."""
+
+    run: str
+    attempt: int
+    kind: StreamKind
+
+
+class Take(NamedTuple):
+    """Store a batch without its first `drop` lines; `skipped` lines before what is stored do not exist."""
+
+    drop: int
+    first: int
+    lines: int
+    skipped: int
+
+
+class Ask(NamedTuple):
+    """Ask the host to publish the stream again from this position."""
+
+    host: str
+    key: StreamKey
+    number: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened to the lines of a stream."""
+
+    received: int = 0
+    repaired: int = 0
+    malformed: int = 0
+    skipped: int = 0
+
+
+@dataclass(slots=True)
+class Stream:
+    """The position of one stream and what is known to lie beyond it."""
+
+    key: StreamKey
+    host: str
+    number: int = 0
+    offset: int = 0
+    final: bool = False
+    counts: Counts = field(default_factory=Counts)
+    known: int = 0  # lines up to here exist, the host has said or shown
+    _end: int | None = None  # where the stream ends, once the host has said so
+    _hole: bool = False  # a batch beyond the position has come, so what lies between was lost
+    _moved_at: float = 0.0
+    _behind_since: float | None = None
+    _asked_at: float | None = None  # while a request is under way
+    _last_ask: float = -1e9
+    _asked_up_to: int = 0
+    _patience: float = ASK_AGAIN_S
+
+    @property
+    def position(self) -> Position:
+        """Everything before it is stored."""
+        return Position(number=self.number, offset=self.offset)
+
+    @property
+    def missing(self) -> int:
+        """Lines that exist and are not stored."""
+        return max(0, self.known - self.number)
+
+    def offer(self, first: int, count: int, end: int, skipped: int, *, repair: bool, now: float) -> Take | None:
+        """Decide about a batch; what is to be taken must then be stored, or the stream forgotten and loaded anew."""
+        after = first + count
+        self.known = max(self.known, after)
+        if after <= self.number:
+            return None
+        if first - skipped > self.number:
+            self._hole = True
+            if repair:
+                self._patience = min(self._patience, REPAIR_LOST_S)
+            return None
+        drop = max(0, self.number - first)
+        missed = max(0, first - self.number)
+        take = Take(drop=drop, first=first + drop, lines=count - drop, skipped=missed)
+        self.number, self.offset = after, end
+        self.counts.skipped += missed
+        if repair:
+            self.counts.repaired += take.lines
+        else:
+            self.counts.received += take.lines
+        self._moved_at = now
+        self._behind_since = None
+        self._patience = ASK_AGAIN_S
+        if self._asked_at is not None and after >= self._asked_up_to:
+            self._asked_at = None
+        if self.number >= self.known:
+            self._hole = False
+        return take
+
+    def announce(self, host: str, sent: int, *, final: bool) -> None:
+        """Take note of how far the host says that the stream goes."""
+        self.host = host
+        self.known = max(self.known, sent)
+        self._end = sent if final else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether every line of a stream that has ended is stored."""
+        return self._end is not None and self.number >= self._end
+
+    def tick(self, now: float) -> Ask | None:
+        """Ask for what is missing, if it is time to."""
+        if self.final or self.number >= self.known:
+            self._behind_since = None
+            return None
+        if self._behind_since is None:
+            self._behind_since = now
+        if self._asked_at is not None:
+            # One request at a time: it is answered by progress, or made again.
+            if now - max(self._asked_at, self._moved_at) < self._patience:
+                return None
+            self._patience = min(2 * self._patience, ASK_AGAIN_AT_MOST_S)
+        elif self._hole:
+            if now - self._last_ask < ASK_APART_S:
+                return None
+        elif now - self._behind_since < TAIL_QUIET_S:
+            return None
+        self._asked_at = self._last_ask = now
+        self._asked_up_to = self.known
+        self._hole = False
+        return Ask(self.host, self.key, self.number, self.offset)

@@ -1,0 +1,294 @@
+"""The one thread that writes the store: it takes what has arrived, many batches per transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mosaic_services.telemetry.lines import read_journal, read_log
+from mosaic_services.telemetry.store import NUMBER_BITS, Entry, Store
+from mosaic_services.telemetry.streams import Ask, StreamKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mosaic_bus.messages import Position, RunSummary, StreamTails
+    from mosaic_services.telemetry.inbox import Arrival, Inbox
+    from mosaic_services.telemetry.summary import Summary
+
+__all__ = ["Report", "Writer"]
+
+COMMIT_EVERY_S = 0.03
+"""A transaction takes in what arrives in so long, and not longer."""
+ENOUGH_BYTES = 1024 * 1024
+TICK_S = 0.1
+SUMMARY_EVERY_S = 0.5
+POSITIONS_EVERY_S = 1.0
+RETRY_S = 1.0
+HOST_SILENT_S = 5.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What the writer has to tell the bus."""
+
+    positions: dict[StreamKey, Position] = field(default_factory=dict)
+    asks: list[Ask] = field(default_factory=list)
+    summaries: list[RunSummary] = field(default_factory=list)
+    heartbeat: bool = False  # the positions are to be published even if there are none
+    failure: str = ""  # why nothing can be stored now
+
+
+class Writer(threading.Thread):
+    """Decides about batches, stores them, and reports through a callback that is called in this thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        inbox: Inbox,
+        report: Callable[[Report], None],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        super().__init__(name="telemetry-writer", daemon=True)
+        self.counters = dict.fromkeys(
+            ("stored", "commits", "repeated", "beyond", "asked", "repaired", "bad_batches"), 0
+        )
+        self.missing: dict[StreamKey, int] = {}
+        self.crash: BaseException | None = None
+        self._path = path
+        self._inbox = inbox
+        self._report = report
+        self._clock = clock
+        self._wall = wall
+        self._store = Store(path)
+        self._entries: dict[StreamKey, Entry] = {}
+        self._newest: dict[str, int] = {}
+        self._announced: dict[str, tuple[float, set[StreamKey]]] = {}
+        self._changed: set[StreamKey] = set()
+        self._load()
+
+    def run(self) -> None:
+        """Work until the inbox is closed."""
+        try:
+            self._run()
+        except BaseException as error:  # handed to the service, which ends loudly
+            self.crash = error
+        finally:
+            self._store.close()
+
+    def stop(self) -> None:
+        """Store what has arrived, then end."""
+        self._inbox.close()
+        self.join()
+
+    def _run(self) -> None:
+        next_tick = next_summaries = next_positions = self._clock()
+        last_commit = 0.0
+        while not (self._inbox.closed and not self._inbox.bytes):
+            arrivals, tails = self._inbox.take(next_tick, last_commit + COMMIT_EVERY_S, ENOUGH_BYTES)
+            now = self._clock()
+            report = Report()
+            try:
+                self._note_tails(tails, now)
+                self._store_all(arrivals, tails)
+                if arrivals:
+                    last_commit = now
+                if now >= next_tick:
+                    next_tick = now + TICK_S
+                    self._tick(report, now)
+                if now >= next_summaries:
+                    next_summaries = now + SUMMARY_EVERY_S
+                    self._make_summaries(report, now)
+                if now >= next_positions:
+                    next_positions = now + POSITIONS_EVERY_S
+                    self._make_positions(report, now)
+            except sqlite3.Error as error:
+                self._recover(error)
+            else:
+                if report.asks or report.summaries or report.heartbeat:
+                    self._report(report)
+
+    # ── batches ─────────────────────────────────────────────────────────────────────────────────
+
+    def _store_all(self, arrivals: list[Arrival], tails: list[StreamTails]) -> None:
+        """Store everything in transactions of bounded length."""
+        touched: dict[StreamKey, Entry] = {}
+        began = 0.0
+        for arrival in arrivals:
+            now = self._clock()
+            if touched and now - began > COMMIT_EVERY_S:
+                self._commit(touched)
+            if not touched:
+                began = now
+            self._store_one(arrival, now, touched)
+        # Only what was announced or has moved can have ended.
+        candidates = {StreamKey(each.run, each.attempt, each.kind) for tail in tails for each in tail.tails}
+        for key in candidates.union(touched):
+            entry = self._entries.get(key)
+            if entry is not None and entry.stream.ended and not entry.stream.final:
+                if not touched:
+                    self._store.begin()
+                entry.stream.final = True
+                touched[key] = entry
+        if touched:
+            self._commit(touched)
+
+    def _store_one(self, arrival: Arrival, now: float, touched: dict[StreamKey, Entry]) -> None:
+        batch, data, repair = arrival
+        if (
+            batch.first + batch.count >= 1 << NUMBER_BITS
+            or data.count(b"\n") != batch.count
+            or (data and data[-1] != 10)  # noqa: PLR2004 - a newline
+        ):
+            self.counters["bad_batches"] += 1
+            return
+        entry = self._find(StreamKey(batch.run, batch.attempt, batch.kind), batch.host)
+        stream = entry.stream
+        take = stream.offer(batch.first, batch.count, batch.end, batch.skipped, repair=repair, now=now)
+        if take is None:
+            self.counters["repeated" if batch.first + batch.count <= stream.number else "beyond"] += 1
+            return
+        if not touched:
+            self._store.begin()
+        touched[stream.key] = entry
+        if take.drop:
+            data = _without(data, take.drop)
+        if entry.summary is None:
+            self._store.add_log(entry.id, take.first, read_log(data))
+        else:
+            journal = read_journal(data, entry.summary.step)
+            self._store.add_journal(entry.id, take.first, journal)
+            before = entry.summary.malformed
+            entry.summary.add(journal)
+            stream.counts.malformed += entry.summary.malformed - before
+        self.counters["stored"] += take.lines
+        if repair:
+            self.counters["repaired"] += take.lines
+
+    def _commit(self, touched: dict[StreamKey, Entry]) -> None:
+        wall = self._wall()
+        for entry in touched.values():
+            self._store.save(entry, wall)
+        self._store.commit()
+        self.counters["commits"] += 1
+        self._changed.update(touched)
+        self._report(Report(positions={key: entry.stream.position for key, entry in touched.items()}))
+        touched.clear()
+
+    # ── streams ─────────────────────────────────────────────────────────────────────────────────
+
+    def _load(self) -> None:
+        self._newest.clear()
+        self._entries = {entry.stream.key: entry for entry in self._store.unfinished()}
+        for key in self._entries:
+            self._note_attempt(key)
+
+    def _find(self, key: StreamKey, host: str) -> Entry:
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = self._store.find(key, host)
+            self._note_attempt(key)
+        return entry
+
+    def _note_attempt(self, key: StreamKey) -> None:
+        if key.kind == "journal":
+            newest = self._newest.get(key.run) or self._store.newest_attempt(key.run)
+            self._newest[key.run] = max(newest, key.attempt)
+
+    def _note_tails(self, tails: list[StreamTails], now: float) -> None:
+        for each in tails:
+            keys = set()
+            for tail in each.tails:
+                key = StreamKey(tail.run, tail.attempt, tail.kind)
+                self._find(key, each.host).stream.announce(each.host, tail.sent.number, final=tail.final)
+                keys.add(key)
+            self._announced[each.host] = (now, keys)
+
+    # ── now and then ────────────────────────────────────────────────────────────────────────────
+
+    def _tick(self, report: Report, now: float) -> None:
+        missing = {}
+        for key, entry in self._entries.items():
+            if (ask := entry.stream.tick(now)) is not None:
+                report.asks.append(ask)
+            if entry.stream.missing:
+                missing[key] = entry.stream.missing
+        self.counters["asked"] += len(report.asks)
+        self.missing = missing
+
+    def _make_summaries(self, report: Report, now: float) -> None:
+        for key in [key for key in self._changed if key.kind == "log"]:
+            self._changed.discard(key)
+            if self._entries[key].stream.final:  # its journal may now be complete
+                journal = key._replace(kind="journal")
+                if self._find(journal, self._entries[key].stream.host).stream.final:
+                    self._changed.add(journal)
+        for key, entry in self._entries.items():
+            if entry.summary is None or self._newest.get(key.run) != key.attempt:
+                self._changed.discard(key)
+                continue
+            moved = not entry.stream.final and entry.summary.rate(now)
+            if moved or key in self._changed:
+                report.summaries.append(self._summary(key, entry, entry.summary))
+        self._changed.clear()
+
+    def _summary(self, key: StreamKey, entry: Entry, summary: Summary) -> RunSummary:
+        log = self._entries.get(key._replace(kind="log"))
+        return summary.message(
+            key.run,
+            key.attempt,
+            complete=entry.stream.final and (log is None or log.stream.final),
+            received=entry.stream.counts.received,
+            repaired=entry.stream.counts.repaired,
+            missing=entry.stream.missing,
+        )
+
+    def _make_positions(self, report: Report, now: float) -> None:
+        """Say how far every stream is that a host still speaks of, and let go of those that are done."""
+        self._announced = {host: (at, keys) for host, (at, keys) in self._announced.items() if now - at < HOST_SILENT_S}
+        spoken_of = set().union(*(keys for _, keys in self._announced.values()))
+        report.heartbeat = True
+        report.positions = {key: self._entries[key].stream.position for key in spoken_of if key in self._entries}
+        for key in [key for key, entry in self._entries.items() if entry.stream.final and key not in spoken_of]:
+            if key not in self._changed:
+                del self._entries[key]
+
+    # ── when the store fails ────────────────────────────────────────────────────────────────────
+
+    def _recover(self, error: sqlite3.Error) -> None:
+        """Give up what is not committed, say so every second, and go on as soon as something can be written."""
+        self._store.rollback()
+        failure = _explain(error, self._path)
+        while True:
+            self._inbox.discard()
+            self._report(Report(heartbeat=True, failure=failure))
+            if self._inbox.wait_closed(RETRY_S):
+                return
+            try:
+                self._store.reopen()
+                self._store.probe()
+                self._changed.clear()
+                self._load()
+            except (sqlite3.Error, OSError) as again:
+                failure = _explain(again, self._path)
+            else:
+                self._report(Report(heartbeat=True))
+                return
+
+
+def _without(data: bytes, lines: int) -> bytes:
+    """Cut off the first lines."""
+    start = 0
+    for _ in range(lines):
+        start = data.index(b"\n", start) + 1
+    return data[start:]
+
+
+def _explain(error: Exception, path: Path) -> str:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return f"disk full: cannot write {path}; nothing is lost while the journals are kept, free some space"
+    return f"cannot write {path}: {error}"
