@@ -27,8 +27,17 @@ def start_daemon(home: Home, arguments: list[str], *, quiet: bool) -> dict[str, 
         log.write(f"— mosaic up, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
         log.flush()
         process = subprocess.Popen(
-            [sys.executable, "-m", "mosaic_services.cli", "up", "--home", str(home.path), *arguments]
-            + ["--notify-fd", str(write)],
+            [
+                sys.executable,
+                "-m",
+                "mosaic_services.cli",
+                "up",
+                "--home",
+                str(home.path),
+                *arguments,
+                "--notify-fd",
+                str(write),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

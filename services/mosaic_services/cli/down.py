@@ -7,12 +7,10 @@ import os
 import select
 import signal
 import time
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mosaic_bus import Bus, Home
 from mosaic_bus.commands import Detach, Hosts
 from mosaic_bus.topics import supervisor
 from mosaic_services.cli.errors import CliError
@@ -20,6 +18,11 @@ from mosaic_services.cli.locks import holder, holders
 from mosaic_services.cli.output import print_json
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.stack import KEEP_RUNS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mosaic_bus import Bus, Home
 
 __all__ = ["command"]
 
@@ -37,7 +40,11 @@ def command(
     home = current.home
     lock = home.path / "up.lock"
     pid = holder(lock)
-    say = (lambda _: None) if as_json else (lambda line: print(line, flush=True))
+
+    def say(line: str) -> None:
+        if not as_json:
+            print(line, flush=True)
+
     if pid is None:
         _wait_for_orphans(home)
         say(f"nothing is running in {home.path}")
@@ -80,7 +87,9 @@ def _end(pid: int, lock: Path, number: int, timeout: float) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(process, number)
         if not select.select([process], [], [], timeout)[0]:
-            raise CliError(f"the stack (pid {pid}) has not ended within {timeout:g} s", "see logs/ in the home, or: kill -9")
+            raise CliError(
+                f"the stack (pid {pid}) has not ended within {timeout:g} s", "see logs/ in the home, or: kill -9"
+            )
     finally:
         os.close(process)
 
@@ -93,4 +102,3 @@ def _wait_for_orphans(home: Home) -> None:
             who = ", ".join(f"{name} (pid {pid})" for name, pid in left.items())
             raise CliError(f"still running in {home.path}, not started by mosaic up: {who}", "stop them with: kill PID")
         time.sleep(0.05)
-

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from mosaic_bus import Bus
 from mosaic_bus.commands import Episodes, Events, Logs, RunDetail, Show, Streams
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.errors import FAILED, CliError, InputError
@@ -23,6 +22,8 @@ from mosaic_services.cli.tables import EPISODES, EVENTS, LOGS, SCALARS, scalar_r
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from mosaic_bus import Bus
 
 __all__ = ["command"]
 
@@ -80,13 +81,13 @@ def _replace(scratch: Path, out: Path) -> None:
         scratch.rename(out)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent))
-    os.replace(out, old)  # noqa: PTH105 - replaces the empty folder
+    os.replace(out, old)
     scratch.rename(out)
     shutil.rmtree(old)
 
 
 def _write_all(bus: Bus, detail: RunDetail, folder: Path, total: int, *, quiet: bool) -> dict[str, int]:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(), transient=True, disable=quiet or not console().is_terminal) as progress:
@@ -105,13 +106,13 @@ def _write(bus: Bus, detail: RunDetail, folder: Path, advance: Callable[[int], N
         _writer(folder / "logs.parquet", LOGS) as logs,
     ):
         for attempt in attempts:
-            for rows in _pages(bus, lambda start, n=attempt: Events(run=run, attempt=n, start=start, limit=_PAGE)):
+            for rows in _pages(bus, Events(run=run, attempt=attempt, limit=_PAGE)):
                 counts["events"] += _append(events, EVENTS, rows, attempt)
                 counts["scalars"] += _append(scalars, SCALARS, scalar_rows(rows), attempt)
                 advance(len(rows))
-            for rows in _pages(bus, lambda start, n=attempt: Episodes(run=run, attempt=n, start=start, limit=_PAGE)):
+            for rows in _pages(bus, Episodes(run=run, attempt=attempt, limit=_PAGE)):
                 counts["episodes"] += _append(episodes, EPISODES, rows, attempt)
-            for rows in _pages(bus, lambda start, n=attempt: Logs(run=run, attempt=n, start=start, limit=_PAGE)):
+            for rows in _pages(bus, Logs(run=run, attempt=attempt, limit=_PAGE)):
                 counts["logs"] += _append(logs, LOGS, rows, attempt)
                 advance(len(rows))
     return counts
@@ -128,12 +129,12 @@ def _append(writer: pq.ParquetWriter, schema: pa.Schema, rows: list[dict[str, An
     return len(rows)
 
 
-def _pages(bus: Bus, query: Callable[[int], Any]) -> Iterator[list[dict[str, Any]]]:
+def _pages(bus: Bus, query: Events | Episodes | Logs) -> Iterator[list[dict[str, Any]]]:
     """All pages of a query; a run that wrote nothing has none."""
     start: int | None = 0
     while start is not None:
         try:
-            page = bus.request("telemetry", query(start), timeout=30.0)
+            page = bus.request("telemetry", query.model_copy(update={"start": start}), timeout=30.0)
         except CommandRefusedError as error:
             if error.code == "unknown_run":
                 return

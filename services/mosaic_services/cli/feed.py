@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from mosaic_bus import Bus
 from mosaic_bus.commands import Logs, Runs, Series, SeriesResult, Show, Snapshot, Summaries
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import FINAL_STATES, HostState, RunState, RunSummary, Usage
+
+if TYPE_CHECKING:
+    from mosaic_bus import Bus
 
 __all__ = ["Feed", "View"]
 

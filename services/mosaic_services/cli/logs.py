@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mosaic_bus import topics
 from mosaic_bus.client import BusClient, Subscription
-from mosaic_bus.commands import Events, Logs, Show, Streams
-from mosaic_bus.envelope import Message
+from mosaic_bus.commands import Events, Logs, Rows, Show, StreamCounters, Streams
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import Batch, RunState, StreamKind
 from mosaic_services.cli.output import print_json, short
 from mosaic_services.cli.settings import current, log_to_stderr
+
+if TYPE_CHECKING:
+    from mosaic_bus.envelope import Message
 
 __all__ = ["command"]
 
@@ -32,7 +34,9 @@ def command(
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Which attempt.", show_default="the newest")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: {run, attempt, lines: [{number, line}]}.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: {run, attempt, lines: [{number, line}]}.")
+    ] = False,
 ) -> None:
     """Print what a run logged, or follow it live."""
     log_to_stderr()
@@ -97,21 +101,23 @@ class _Reader:
                 return rows
             start = page.next
 
-    async def _page(self, start: int, tail: int | None) -> Any:  # noqa: ANN401 - Rows
+    async def _page(self, start: int, tail: int | None) -> Rows:
         run = self._state.run
         try:
             if self._kind == "journal":
-                page = await self._bus.request("telemetry", Events(run=run, attempt=self.attempt, start=start, limit=_PAGE))
+                page = await self._bus.request(
+                    "telemetry", Events(run=run, attempt=self.attempt, start=start, limit=_PAGE)
+                )
             else:
                 query = Logs(run=run, attempt=self.attempt, start=start, limit=_PAGE, tail=tail)
                 page = await self._bus.request("telemetry", query)
         except CommandRefusedError as error:
             if error.code != "unknown_run":  # it has written nothing yet
                 raise
-            return _Nothing
+            return Rows(rows=[])
         return page
 
-    async def _counters(self) -> Any:  # noqa: ANN401 - StreamCounters or None
+    async def _counters(self) -> StreamCounters | None:
         try:
             streams = (await self._bus.request("telemetry", Streams(run=self._state.run))).streams
         except CommandRefusedError:
@@ -183,8 +189,3 @@ class _Reader:
             return True
         counters = await self._counters()
         return counters is not None and counters.final and not counters.missing
-
-
-class _Nothing:
-    rows: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
-    next = None

@@ -78,7 +78,7 @@ def _not_loaded() -> None:
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version  # noqa: PLC0415 - slow, and rarely wanted
+        from importlib.metadata import version
 
         print(f"mosaic {version('mosaic-services')}")
         raise typer.Exit
@@ -86,13 +86,14 @@ def _version(asked: bool) -> None:
 
 def _root(
     home: Annotated[
-        str | None, typer.Option("--home", metavar="DIR", help="Folder of the stack (default: $MOSAIC_HOME or ~/.mosaic).")
+        str | None,
+        typer.Option("--home", metavar="DIR", help="Folder of the stack (default: $MOSAIC_HOME or ~/.mosaic)."),
     ] = None,
     bus: Annotated[
         str | None, typer.Option("--bus", metavar="ADDRESS", help="Address of the bus (default: the home's own).")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the details of an error.")] = False,
-    version: Annotated[  # noqa: ARG001 - its callback acts
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
@@ -126,7 +127,7 @@ def _run() -> int:
         return INTERRUPTED
     except (BrokenPipeError, KeyboardInterrupt):
         raise
-    except Exception as error:  # noqa: BLE001 - a user never sees a traceback unless they ask for one
+    except Exception as error:
         return _explain(error, arguments)
     return code if isinstance(code, int) else 0
 
@@ -141,7 +142,7 @@ def _explain(error: Exception, arguments: list[str]) -> int:
         name = next((each for each in arguments if each in COMMANDS), "")
         return _complain(_lower(message), f"see: mosaic {name} --help".replace("  ", " "), USAGE)
     if "mosaic_bus.errors" in sys.modules:
-        from mosaic_bus.errors import (  # noqa: PLC0415 - loaded already
+        from mosaic_bus.errors import (
             BusError,
             CommandRefusedError,
             NoAnswerError,

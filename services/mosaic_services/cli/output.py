@@ -49,13 +49,13 @@ STATE_STYLES = {
 @functools.cache
 def console() -> Console:
     """The terminal, or whatever stdout is."""
-    from rich.console import Console  # noqa: PLC0415 - JSON output does without
+    from rich.console import Console
 
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", _PIPE_COLUMNS))
     return Console(width=width, highlight=False, emoji=False)
 
 
-def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+def print_json(document: Any) -> None:
     """Print one JSON document, indented for a person at a terminal."""
     options = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
     sys.stdout.write(orjson.dumps(document, option=options | orjson.OPT_NON_STR_KEYS).decode() + "\n")
@@ -63,7 +63,7 @@ def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Make a table without lines, headers in dim capitals, the columns named in `right` aligned right."""
-    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bright_black", padding=(0, 2, 0, 0))
     for column in columns:
@@ -73,7 +73,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def state_text(state: str) -> Text:
     """A run's state in its colour."""
-    from rich.text import Text  # noqa: PLC0415 - as above
+    from rich.text import Text
 
     return Text(str(state), style=STATE_STYLES.get(str(state), ""))
 
@@ -114,7 +114,7 @@ def clock(moment: float | None) -> str:
 
 def size(megabytes: float) -> str:
     """Write `512 MB` or `6.1 GB`."""
-    return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"  # noqa: PLR2004 - obvious
+    return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
 
 
 def number(value: float | None) -> str:
@@ -124,8 +124,8 @@ def number(value: float | None) -> str:
     magnitude = abs(value)
     if not math.isfinite(value):
         return str(value)
-    if magnitude >= 1000 or value == int(value):  # noqa: PLR2004 - obvious
+    if magnitude >= 1000 or value == int(value):
         return f"{value:,.0f}"
-    if 0 < magnitude < 0.001:  # noqa: PLR2004 - obvious
+    if 0 < magnitude < 0.001:
         return f"{value:.1e}"
-    return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}"  # noqa: PLR2004 - obvious
+    return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}"

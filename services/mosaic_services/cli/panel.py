@@ -57,7 +57,7 @@ class Columns:
 
     def __init__(self, width: int, *, with_loss: bool) -> None:
         self.width = width
-        wide = width >= 130  # noqa: PLR2004 - what all columns need
+        wide = width >= 130
         self.loss = 8 if with_loss else 0
         self.usage = width >= 118 + self.loss
         self.worker = 10 if wide else 8
@@ -115,9 +115,7 @@ def run_line(run: RunState, view: View, columns: Columns, now: float, *, selecte
     return line
 
 
-def _append_figures(
-    line: Text, run: RunState, summary: RunSummary, view: View, columns: Columns, now: float
-) -> None:
+def _append_figures(line: Text, run: RunState, summary: RunSummary, view: View, columns: Columns, now: float) -> None:
     style = STATE_STYLES.get(run.state, "")
     if run.state is RunStateName.RUNNING:
         line.append(_progress(summary, columns.bar), style="cyan")
@@ -148,7 +146,7 @@ def _progress(summary: RunSummary, width: int) -> str:
 
 
 def _brief(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"  # noqa: PLR2004 - obvious
+    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
 def _fit(text: str, width: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 __all__ = ["bar", "braille", "sparkline", "thin"]
@@ -18,7 +19,7 @@ def thin(values: list[float], count: int) -> list[float]:
     if len(finite) <= count:
         return finite
     edges = [round(i * len(finite) / count) for i in range(count + 1)]
-    return [sum(finite[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -51,14 +52,14 @@ def braille(values: list[float], width: int, height: int) -> list[str]:
     levels = [rows - 1 - round((value - low) / span * (rows - 1)) for value in points]
     # Few points are spread over the width, so that a young curve is as wide as an old one.
     scale = (width * 2 - 1) / max(1, len(levels) - 1)
+    before = levels[0]
     for x in range(width * 2 if len(levels) > 1 else 1):
         at = x / scale
         left = min(int(at), len(levels) - 1)
         right = min(left + 1, len(levels) - 1)
         level = round(levels[left] + (levels[right] - levels[left]) * (at - left))
-        before = level if x == 0 else previous
         # Fill the column between two far points, so that the line has no holes.
         for y in range(min(level, before + (before < level)), max(level, before - (before > level)) + 1):
             cells[y // 4][x // 2] |= _DOTS[y % 4][x % 2]
-        previous = level
+        before = level
     return ["".join(chr(_EMPTY + cell) for cell in line) for line in cells]

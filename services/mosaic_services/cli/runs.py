@@ -48,7 +48,7 @@ def command(
 
 
 def _states(given: list[str]) -> list[str]:
-    states = []
+    states: list[str] = []
     for each in given:
         if each == "active":
             states += _ACTIVE
@@ -62,7 +62,11 @@ def _states(given: list[str]) -> list[str]:
 def _took(run: RunState) -> str:
     if run.started_at is None:
         return ""
-    return duration((run.ended_at or run.changed_at) - run.started_at) if run.state.final else ago(run.started_at).removesuffix(" ago")
+    return (
+        duration((run.ended_at or run.changed_at) - run.started_at)
+        if run.state.final
+        else ago(run.started_at).removesuffix(" ago")
+    )
 
 
 def _why(run: RunState) -> str:

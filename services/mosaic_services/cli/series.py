@@ -18,7 +18,9 @@ __all__ = ["command"]
 
 def command(
     run: Annotated[str, typer.Argument(help="Any unique part of the run's id, or its name.")],
-    metric: Annotated[str | None, typer.Argument(help="episode_return, reward, a scalar…; names them if left out.")] = None,
+    metric: Annotated[
+        str | None, typer.Argument(help="episode_return, reward, a scalar…; names them if left out.")
+    ] = None,
     points: Annotated[int, typer.Option("--points", min=2, max=100_000, help="At most so many points.")] = 200,
     values: Annotated[bool, typer.Option("--table", help="Print the numbers instead of a picture.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

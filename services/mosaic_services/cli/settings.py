@@ -35,7 +35,7 @@ class Settings:
     @property
     def home(self) -> Home:
         """The folder of the stack."""
-        from mosaic_bus import Home  # noqa: PLC0415 - `mosaic --help` does not need the bus
+        from mosaic_bus import Home
 
         return Home.find(self.home_path)
 
@@ -54,7 +54,7 @@ class Settings:
 
     def connect(self) -> Bus:
         """Connect to the running stack."""
-        from mosaic_bus import Bus  # noqa: PLC0415 - as above
+        from mosaic_bus import Bus
 
         log_to_stderr()
         return Bus(self.require_stack(), connect_timeout=_CONNECT_TIMEOUT_S)
@@ -62,7 +62,7 @@ class Settings:
 
 def log_to_stderr() -> None:
     """Keep what the bus client logs out of stdout, which may have to be JSON."""
-    import structlog  # noqa: PLC0415 - comes with the bus
+    import structlog
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr), cache_logger_on_first_use=True)
 
@@ -99,11 +99,11 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(
-        *args: Any,  # noqa: ANN401 - whatever the command takes
+        *args: Any,
         home: str | None = None,
         bus: str | None = None,
         verbose: bool = False,
-        **options: Any,  # noqa: ANN401 - as above
+        **options: Any,
     ) -> None:
         current.home_path = home or current.home_path
         current.bus = bus or current.bus
@@ -121,5 +121,4 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
     ]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
-    del command.__wrapped__  # type: ignore[attr-defined]
     return command

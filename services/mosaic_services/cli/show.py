@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from mosaic_bus import Bus
 from mosaic_bus.commands import RunDetail, Show, StreamCounters, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
-from mosaic_bus.messages import RunSummary
 from mosaic_services.cli.figures import fraction
 from mosaic_services.cli.output import ago, clock, console, duration, number, print_json, state_text, table
 from mosaic_services.cli.settings import current
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from mosaic_bus import Bus
+    from mosaic_bus.messages import RunSummary
 
 __all__ = ["command"]
 
@@ -129,12 +130,16 @@ def _results(summary: RunSummary) -> Table:
         rows.add_row("task", summary.task)
     done = fraction(summary)
     rows.add_row("steps", f"{summary.step:,}" + (f" of {summary.total_steps:,}" if summary.total_steps else ""))
-    rows.add_row("episodes", f"{summary.episodes:,}" + (f" of {summary.total_episodes:,}" if summary.total_episodes else ""))
+    rows.add_row(
+        "episodes", f"{summary.episodes:,}" + (f" of {summary.total_episodes:,}" if summary.total_episodes else "")
+    )
     if done is not None:
         rows.add_row("progress", f"{done:.0%}")
     if summary.return_mean is not None:
         spread = f" ± {number(summary.return_std)}" if summary.return_std is not None else ""
-        rows.add_row("return", f"{number(summary.return_mean)}{spread}  (last 100 episodes; last {number(summary.return_last)})")
+        rows.add_row(
+            "return", f"{number(summary.return_mean)}{spread}  (last 100 episodes; last {number(summary.return_last)})"
+        )
     for name, value in sorted(summary.scalars.items()):
         rows.add_row(name, number(value))
     if summary.checkpoint:

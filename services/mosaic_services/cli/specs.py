@@ -43,7 +43,9 @@ def read_file(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise InputError(f"{path}{where}: {getattr(error, 'problem', None) or 'not YAML'}", detail=str(error)) from error
+        raise InputError(
+            f"{path}{where}: {getattr(error, 'problem', None) or 'not YAML'}", detail=str(error)
+        ) from error
     if not isinstance(document, dict):
         raise InputError(f"{path}: a run is a map of fields, this is {_kind(document)}", "start with: worker: baseline")
     return {str(key): value for key, value in document.items()}
@@ -68,7 +70,9 @@ def parse_override(word: str) -> tuple[list[str], Any]:
     try:
         value = yaml.safe_load(text) if text else ""
     except yaml.YAMLError as error:
-        raise InputError(f"{key}: {text!r} is not a YAML value", "quote it: KEY='\"text\"'", detail=str(error)) from error
+        raise InputError(
+            f"{key}: {text!r} is not a YAML value", "quote it: KEY='\"text\"'", detail=str(error)
+        ) from error
     if keys[0] not in _FIELDS:
         keys = ["config", *keys]
     return keys, value

@@ -140,7 +140,7 @@ class Stack:
         while child.running:
             received = self._signals.wait(max(0.0, deadline - time.monotonic()))
             late = time.monotonic() >= deadline
-            if child.running and (late or _STOP_SIGNALS & set(received)):
+            if late or _STOP_SIGNALS & set(received):
                 forced = forced or not late
                 why = f"did not end within {timeout:g} s" if late else "was told to end at once"
                 self._say(f"{child.name} {why}: killed")

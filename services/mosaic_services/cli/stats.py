@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mosaic_bus import Bus
 from mosaic_bus.commands import Hosts, Stats
 from mosaic_bus.topics import supervisor
 from mosaic_services.cli.output import ago, console, number, print_json, table
 from mosaic_services.cli.settings import current
+
+if TYPE_CHECKING:
+    from mosaic_bus import Bus
 
 __all__ = ["command"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mosaic_bus import Bus
 from mosaic_bus.commands import HostList, Hosts, Runs, Stats
 from mosaic_bus.errors import BusError
 from mosaic_bus.messages import AttemptPhase, HostState, RunStateName, ServiceState
@@ -17,6 +16,9 @@ from mosaic_bus.topics import supervisor
 from mosaic_services.cli.errors import NO_STACK
 from mosaic_services.cli.output import console, duration, print_json, size, state_text, table
 from mosaic_services.cli.settings import current
+
+if TYPE_CHECKING:
+    from mosaic_bus import Bus
 
 __all__ = ["command"]
 
@@ -69,12 +71,14 @@ def _document(services: list[_Seen], hosts: HostList, counts: dict[str, int]) ->
         "home": str(current.home.path),
         "address": current.address.ingress,
         "services": [
-            {"service": each.service, "answer": each.status, **(each.state.model_dump(mode="json") if each.state else {})}
+            {
+                "service": each.service,
+                "answer": each.status,
+                **(each.state.model_dump(mode="json") if each.state else {}),
+            }
             for each in services
         ],
-        "hosts": [
-            {**each.model_dump(mode="json"), "silent_s": hosts.silent_s.get(each.host)} for each in hosts.hosts
-        ],
+        "hosts": [{**each.model_dump(mode="json"), "silent_s": hosts.silent_s.get(each.host)} for each in hosts.hosts],
         "runs": counts,
     }
 
@@ -106,7 +110,7 @@ def _print(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> No
     if not hosts.hosts:
         console().print("\n[yellow]no host has reported yet[/]")
     parts = [state_text(name).append(f" {count}", style="default") for name, count in counts.items()]
-    console().print("\n[bright_black]runs[/]   ", *parts or ["none yet"])
+    console().print("\n[bright_black]runs[/]   ", *parts, "" if parts else "none yet")
 
 
 def _count(state: ServiceState, name: str) -> str:
@@ -122,8 +126,8 @@ def _print_host(host: HostState, silent: float) -> None:
     quiet = f"   [bold red]silent for {duration(silent)}[/]" if silent > _SILENT_AFTER_S else ""
     running = f"{len(active)} run" + ("" if len(active) == 1 else "s")
     console().print(
-        f"[bold]{host.host}[/]   {running}   {cpus:g} of {host.total.cpus:g} CPUs given out, {host.cpu_percent:.0f} % busy   "
-        f"{size(host.memory_used_mb)} of {size(host.total.memory_mb)} used{quiet}"
+        f"[bold]{host.host}[/]   {running}   {cpus:g} of {host.total.cpus:g} CPUs given out   "
+        f"{host.cpu_percent:.0f} % busy   {size(host.memory_used_mb)} of {size(host.total.memory_mb)} used{quiet}"
     )
     for each in host.environments:
         profile = "" if each.profile == "default" else f"/{each.profile}"

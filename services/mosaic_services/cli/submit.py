@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mosaic_bus import Bus
 from mosaic_bus.commands import Submit, Submitted
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.messages import RunSpec
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.output import console, print_json, short
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.specs import make_spec, read_file, split_words
+
+if TYPE_CHECKING:
+    from mosaic_bus import Bus
+    from mosaic_bus.messages import RunSpec
 
 __all__ = ["command"]
 
@@ -45,7 +47,9 @@ def command(
     if worker is None and not files:
         raise InputError("nothing to submit", "give a file, or a worker: mosaic submit --worker baseline")
     if worker is not None and files:
-        raise InputError(f"both --worker {worker} and a file ({files[0]})", "files name their worker; replace it with worker=…")
+        raise InputError(
+            f"both --worker {worker} and a file ({files[0]})", "files name their worker; replace it with worker=…"
+        )
     if worker is not None:
         specs = [("command line", make_spec({"worker": worker}, overrides, "command line"))]
     else:
@@ -56,11 +60,11 @@ def command(
             _print(submitted)
         runs = [each.run for each in submitted]
         if watch:
-            from mosaic_services.cli.watch import watch_runs  # noqa: PLC0415 - only with --watch
+            from mosaic_services.cli.watch import watch_runs
 
             watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=False)
         elif wait:
-            from mosaic_services.cli.wait import wait_for  # noqa: PLC0415 - only with --wait
+            from mosaic_services.cli.wait import wait_for
 
             raise typer.Exit(wait_for(bus, runs, as_json=as_json))
         elif as_json:

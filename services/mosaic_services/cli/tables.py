@@ -9,40 +9,39 @@ import pyarrow as pa
 
 __all__ = ["EPISODES", "EVENTS", "LOGS", "SCALARS", "scalar_rows"]
 
-EVENTS = pa.schema(
-    [
-        ("attempt", pa.int32()),
-        ("number", pa.int64()),
-        ("event", pa.string()),
-        ("ts", pa.float64()),
-        ("step", pa.int64()),
-        ("value", pa.float64()),
-        ("line", pa.string()),
-    ]
+
+def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema(list(columns))
+
+
+EVENTS = _schema(
+    ("attempt", pa.int32()),
+    ("number", pa.int64()),
+    ("event", pa.string()),
+    ("ts", pa.float64()),
+    ("step", pa.int64()),
+    ("value", pa.float64()),
+    ("line", pa.string()),
 )
-EPISODES = pa.schema(
-    [
-        ("attempt", pa.int32()),
-        ("number", pa.int64()),
-        ("step", pa.int64()),
-        ("ts", pa.float64()),
-        ("episode", pa.int64()),
-        ("return", pa.float64()),
-        ("length", pa.int64()),
-        ("seed", pa.int64()),
-        ("agent", pa.string()),
-    ]
+EPISODES = _schema(
+    ("attempt", pa.int32()),
+    ("number", pa.int64()),
+    ("step", pa.int64()),
+    ("ts", pa.float64()),
+    ("episode", pa.int64()),
+    ("return", pa.float64()),
+    ("length", pa.int64()),
+    ("seed", pa.int64()),
+    ("agent", pa.string()),
 )
-SCALARS = pa.schema(
-    [
-        ("attempt", pa.int32()),
-        ("step", pa.int64()),
-        ("name", pa.string()),
-        ("value", pa.float64()),
-        ("ts", pa.float64()),
-    ]
+SCALARS = _schema(
+    ("attempt", pa.int32()),
+    ("step", pa.int64()),
+    ("name", pa.string()),
+    ("value", pa.float64()),
+    ("ts", pa.float64()),
 )
-LOGS = pa.schema([("attempt", pa.int32()), ("number", pa.int64()), ("line", pa.string())])
+LOGS = _schema(("attempt", pa.int32()), ("number", pa.int64()), ("line", pa.string()))
 
 
 def scalar_rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

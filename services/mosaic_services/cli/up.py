@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -18,9 +18,6 @@ from mosaic_services.cli.errors import CliError, InputError
 from mosaic_services.cli.output import console, print_json, size
 from mosaic_services.cli.settings import current, log_to_stderr
 from mosaic_services.cli.stack import Stack, StackStoppedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["command"]
 
@@ -39,7 +36,9 @@ def command(
     ] = None,
     memory_mb: Annotated[
         int | None,
-        typer.Option("--memory-mb", metavar="N", help="Memory that runs may use.", show_default="most of this machine's"),
+        typer.Option(
+            "--memory-mb", metavar="N", help="Memory that runs may use.", show_default="most of this machine's"
+        ),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it in the background.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --detach: print what was started as JSON.")] = False,
@@ -58,7 +57,7 @@ def command(
     limits = [*(["--cpus", f"{cpus:g}"] if cpus else []), *(["--memory-mb", str(memory_mb)] if memory_mb else [])]
     home.create()
     if detach:
-        from mosaic_services.cli.daemon import start_daemon  # noqa: PLC0415 - only with --detach
+        from mosaic_services.cli.daemon import start_daemon
 
         facts = start_daemon(home, ["--host", host, *limits, *(["--bind", given] if given else [])], quiet=as_json)
         if as_json:
@@ -150,8 +149,8 @@ def _facts(home: Home, address: str, host: str) -> dict[str, Any]:
 
 
 def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
-    from rich.panel import Panel  # noqa: PLC0415 - `up --json` does without
-    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.panel import Panel
+    from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bright_black")
@@ -160,8 +159,12 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
     grid.add_row("bus", facts["address"])
     resources = f"{facts['cpus']:g} CPUs, {size(facts['memory_mb'])}" if "cpus" in facts else "has not reported yet"
     grid.add_row("host", f"{facts['host']}  ({resources})")
-    installed = [name.removesuffix("/default") for name, status in facts.get("workers", {}).items() if status == "installed"]
-    available = [name.removesuffix("/default") for name, status in facts.get("workers", {}).items() if status != "installed"]
+    installed = [
+        name.removesuffix("/default") for name, status in facts.get("workers", {}).items() if status == "installed"
+    ]
+    available = [
+        name.removesuffix("/default") for name, status in facts.get("workers", {}).items() if status != "installed"
+    ]
     if installed or available:
         later = [f"[bright_black]{name} (installed when first used)[/]" for name in available]
         grid.add_row("workers", ", ".join([*installed, *later]))

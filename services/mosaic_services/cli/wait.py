@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mosaic_bus import Bus
 from mosaic_bus.commands import Show, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import RunState, RunStateName, RunSummary
 from mosaic_services.cli.errors import FAILED, STOPPED
 from mosaic_services.cli.figures import fraction
 from mosaic_services.cli.output import console, duration, number, print_json, short, state_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mosaic_bus import Bus
 
 __all__ = ["exit_code", "outcome_lines", "wait_for"]
 
@@ -65,8 +70,8 @@ def wait_for(bus: Bus, runs: list[str], *, as_json: bool) -> int:
 
 
 def _show_live(bus: Bus, watched: list[_Watched]) -> None:
-    from rich.live import Live  # noqa: PLC0415 - only at a terminal
-    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.live import Live
+    from rich.table import Table
 
     def frame() -> Table:
         grid = Table.grid(padding=(0, 2))
@@ -103,7 +108,7 @@ def _progress(each: _Watched) -> str:
     return "  ".join(parts)
 
 
-def _poll_until_done(bus: Bus, watched: list[_Watched], changed: object) -> None:
+def _poll_until_done(bus: Bus, watched: list[_Watched], changed: Callable[[], None]) -> None:
     last_answer = time.monotonic()
     while True:
         now = time.monotonic()
@@ -114,8 +119,7 @@ def _poll_until_done(bus: Bus, watched: list[_Watched], changed: object) -> None
             # A service is being restarted; the run goes on without it.
             if now - last_answer > _OUTAGE_S:
                 raise
-        if callable(changed):
-            changed()
+        changed()
         if all(each.done(now) for each in watched):
             return
         time.sleep(_POLL_S)
@@ -123,9 +127,8 @@ def _poll_until_done(bus: Bus, watched: list[_Watched], changed: object) -> None
 
 def _poll(bus: Bus, watched: list[_Watched], now: float) -> None:
     waiting = [each for each in watched if not each.done(now)]
-    summaries: dict[str, RunSummary] = {}
-    for each in bus.request("telemetry", Summaries(runs=[one.run for one in waiting]), timeout=5.0).summaries:
-        summaries[each.run] = each
+    found = bus.request("telemetry", Summaries(runs=[each.run for each in waiting]), timeout=5.0).summaries
+    summaries = {each.run: each for each in found}
     for each in waiting:
         state = bus.request("scheduler", Show(run=each.run), timeout=5.0).run
         each.update(state, summaries.get(each.run), now)
@@ -146,8 +149,14 @@ def _print_outcome(bus: Bus, each: _Watched) -> None:
     line = state_text(state.state)
     console().print(f"[bold]{short(state.run)}[/]", line, f"{state.name}{took}", end="")
     if summary is not None and summary.events:
-        mean = f", return {number(summary.return_mean)} ± {number(summary.return_std)}" if summary.return_mean is not None else ""
-        console().print(f": {summary.episodes:,} episodes, {summary.step:,} steps, {summary.events:,} events{mean}", end="")
+        mean = (
+            f", return {number(summary.return_mean)} ± {number(summary.return_std)}"
+            if summary.return_mean is not None
+            else ""
+        )
+        console().print(
+            f": {summary.episodes:,} episodes, {summary.step:,} steps, {summary.events:,} events{mean}", end=""
+        )
     console().print()
     if not each.complete and state.attempt:
         console().print("  [yellow]its telemetry is not stored whole yet[/]  (mosaic show " + short(state.run) + ")")
@@ -158,7 +167,7 @@ def _print_outcome(bus: Bus, each: _Watched) -> None:
 
 def outcome_lines(bus: Bus, state: RunState) -> list[str]:
     """Say why a run did not succeed, with the end of its log."""
-    from mosaic_bus.commands import Logs  # noqa: PLC0415 - only after a failure
+    from mosaic_bus.commands import Logs
 
     category = f"{state.category}: " if state.category else ""
     lines = [f"{category}{state.reason}"]

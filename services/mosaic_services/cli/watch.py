@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mosaic_bus import Bus
 from mosaic_bus.commands import Cancel, Show
 from mosaic_bus.errors import BusError
 from mosaic_services.cli.errors import NoStackError
@@ -22,6 +21,8 @@ from mosaic_services.cli.settings import current
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from mosaic_bus import Bus
+
 __all__ = ["command", "watch_runs"]
 
 _FRAME_S = 0.25
@@ -30,7 +31,9 @@ _FIRST_ANSWER_S = 10.0
 
 
 def command(
-    run: Annotated[str | None, typer.Argument(help="A run to look at closely: any unique part of its id, or its name.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(help="A run to look at closely: any unique part of its id, or its name.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     until_done: Annotated[bool, typer.Option("--until-done", help="End when no run is active.")] = False,
 ) -> None:
@@ -71,8 +74,8 @@ def _print_once(bus: Bus, run: str | None) -> None:
 
 
 def _picture(view: View, run: str | None, height: int, selected: str | None) -> RenderableType:
-    from mosaic_services.cli.closeup import closeup  # noqa: PLC0415 - plain output does without rich
-    from mosaic_services.cli.panel import table  # noqa: PLC0415 - as above
+    from mosaic_services.cli.closeup import closeup
+    from mosaic_services.cli.panel import table
 
     width, now = console().width, time.time()
     return closeup(view, run, width, height, now) if run else table(view, width, height, now, selected)
@@ -99,9 +102,9 @@ class _Screen:
         self._note = ""
 
     def show(self, *, until_done: bool) -> None:
-        from rich.console import Group  # noqa: PLC0415 - plain output does without rich
-        from rich.live import Live  # noqa: PLC0415 - as above
-        from rich.text import Text  # noqa: PLC0415 - as above
+        from rich.console import Group
+        from rich.live import Live
+        from rich.text import Text
 
         def frame() -> RenderableType:
             picture = _picture(self._feed.view, self._feed.focus, console().height - 2, self._selected)

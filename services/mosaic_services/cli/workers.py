@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +24,9 @@ from mosaic_services.environments import (
     register,
     status,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 __all__ = ["app"]
 
@@ -85,7 +87,7 @@ def list_workers(as_json: _JSON = False) -> None:
         print_json({"workers": found})
         return
     if not found:
-        console().print("No workers are known here. Install one from its folder:  [bold]mosaic workers install ./my_worker[/]")
+        console().print("No workers are known here. Install one:  [bold]mosaic workers install ./my_worker[/]")
         return
     rows = table("worker", "profile", "status", "python", "what")
     rows.columns[-1].no_wrap = False
@@ -96,7 +98,8 @@ def list_workers(as_json: _JSON = False) -> None:
         rows.add_row(each["worker"], each["profile"], state, each["python"], each["detail"] or each["summary"])
     console().print(rows)
     if any(each["status"] == "available" for each in found):
-        console().print("[bright_black]available ones are installed when first used, or with: mosaic workers install NAME[/]")
+        hint = "available ones are installed when first used, or with: mosaic workers install NAME"
+        console().print(f"[bright_black]{hint}[/]")
 
 
 @_command("install")
@@ -113,13 +116,18 @@ def install(
         before = status(recipe, profile).status
         environment = _build(recipe, profile, rebuild=rebuild, quiet=as_json)
         register(recipe, home)
-    facts = {"worker": recipe.worker, "profile": profile, "python": str(environment.python), "site": str(environment.site)}
+    facts = {
+        "worker": recipe.worker,
+        "profile": profile,
+        "python": str(environment.python),
+        "site": str(environment.site),
+    }
     if as_json:
         print_json({**facts, "status": environment.status, "built": before != "installed" or rebuild})
         return
     was = "is installed already" if before == "installed" and not rebuild else "installed"
     console().print(f"[green]✓[/] {recipe.worker}/{profile} {was}")
-    console().print(f"  next: [bold]mosaic workers describe {recipe.worker}[/]   [bold]mosaic submit --worker {recipe.worker}[/]")
+    console().print(f"  next: [bold]mosaic workers describe {recipe.worker}[/]")
 
 
 def _build(recipe: Recipe, profile: str, *, rebuild: bool, quiet: bool) -> Environment:
@@ -134,13 +142,16 @@ def _build(recipe: Recipe, profile: str, *, rebuild: bool, quiet: bool) -> Envir
                 print(f"{percent:3.0f} %  {step}", flush=True)
 
         return build(recipe, profile, tell, rebuild=rebuild)
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console(), transient=True) as bars:
         task = bars.add_task("looking", total=100)
         return build(
-            recipe, profile, lambda step, percent: bars.update(task, completed=percent, description=step), rebuild=rebuild
+            recipe,
+            profile,
+            lambda step, percent: bars.update(task, completed=percent, description=step),
+            rebuild=rebuild,
         )
 
 
@@ -150,7 +161,8 @@ def _installed(name: str, profile: str) -> Environment:
         environment = status(recipe, profile)
     if environment.status != "installed":
         option = "" if profile == "default" else f" --profile {profile}"
-        raise InputError(f"{recipe.worker}/{profile} is not installed", f"install it with: mosaic workers install {name}{option}")
+        hint = f"install it with: mosaic workers install {name}{option}"
+        raise InputError(f"{recipe.worker}/{profile} is not installed", hint)
     return environment
 
 
@@ -162,7 +174,7 @@ def describe(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False)
     if as_json:
         print_json({"worker": environment.recipe.worker, "profile": profile, **description})
         return
-    from mosaic_services.cli.description import print_description  # noqa: PLC0415 - only here
+    from mosaic_services.cli.description import print_description
 
     print_description(environment.recipe.worker, profile, description)
 
@@ -180,4 +192,6 @@ def check(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) ->
     if ended.returncode != 0:
         if as_json:
             raise typer.Exit(FAILED)
-        raise CliError(f"{environment.recipe.worker}/{profile} does not pass", f"its folder: {environment.recipe.folder}")
+        raise CliError(
+            f"{environment.recipe.worker}/{profile} does not pass", f"its folder: {environment.recipe.folder}"
+        )
