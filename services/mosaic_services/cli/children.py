@@ -68,7 +68,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 process_group=0,
-                preexec_fn=lambda: _die_with(parent),
+                preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509 - no other thread is alive when a service is started
             )
 
     @property

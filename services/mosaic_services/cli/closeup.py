@@ -85,7 +85,7 @@ def _facts(run: RunState, summary: RunSummary, view: View, now: float) -> list[T
     of_steps = f" of {summary.total_steps:,}" if summary.total_steps else ""
     of_episodes = f" of {summary.total_episodes:,}" if summary.total_episodes else ""
     rows = [
-        ("task", f"{summary.task or run.name}   worker {run.worker}   host {run.host or '–'}, attempt {run.attempt}")
+        ("task", f"{summary.task or run.name}   worker {run.worker}   host {run.host or 'none'}, attempt {run.attempt}")
     ]
     rows.append(("progress", f"step {summary.step:,}{of_steps}   episode {summary.episodes:,}{of_episodes}"))
     if summary.return_mean is not None:

@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from mosaic_bus.commands import Episodes, Events, Logs, RunDetail, Show, Streams
 from mosaic_bus.errors import CommandRefusedError
@@ -81,14 +82,12 @@ def _replace(scratch: Path, out: Path) -> None:
         scratch.rename(out)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent))
-    os.replace(out, old)
+    os.replace(out, old)  # noqa: PTH105 - replaces the empty folder
     scratch.rename(out)
     shutil.rmtree(old)
 
 
 def _write_all(bus: Bus, detail: RunDetail, folder: Path, total: int, *, quiet: bool) -> dict[str, int]:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(), transient=True, disable=quiet or not console().is_terminal) as progress:
         task = progress.add_task("exporting", total=total or None)

@@ -78,7 +78,7 @@ def _not_loaded() -> None:
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib.metadata import version  # noqa: PLC0415 - start-up time
 
         print(f"mosaic {version('mosaic-services')}")
         raise typer.Exit
@@ -93,7 +93,7 @@ def _root(
         str | None, typer.Option("--bus", metavar="ADDRESS", help="Address of the bus (default: the home's own).")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the details of an error.")] = False,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback acts
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
@@ -142,7 +142,7 @@ def _explain(error: Exception, arguments: list[str]) -> int:
         name = next((each for each in arguments if each in COMMANDS), "")
         return _complain(_lower(message), f"see: mosaic {name} --help".replace("  ", " "), USAGE)
     if "mosaic_bus.errors" in sys.modules:
-        from mosaic_bus.errors import (
+        from mosaic_bus.errors import (  # noqa: PLC0415 - start-up time
             BusError,
             CommandRefusedError,
             NoAnswerError,

@@ -49,7 +49,7 @@ STATE_STYLES = {
 @functools.cache
 def console() -> Console:
     """The terminal, or whatever stdout is."""
-    from rich.console import Console
+    from rich.console import Console  # noqa: PLC0415 - start-up time
 
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", _PIPE_COLUMNS))
     return Console(width=width, highlight=False, emoji=False)
@@ -63,7 +63,7 @@ def print_json(document: Any) -> None:
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Make a table without lines, headers in dim capitals, the columns named in `right` aligned right."""
-    from rich.table import Table
+    from rich.table import Table  # noqa: PLC0415 - start-up time
 
     made = Table(box=None, pad_edge=False, header_style="bright_black", padding=(0, 2, 0, 0))
     for column in columns:
@@ -73,7 +73,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def state_text(state: str) -> Text:
     """A run's state in its colour."""
-    from rich.text import Text
+    from rich.text import Text  # noqa: PLC0415 - start-up time
 
     return Text(str(state), style=STATE_STYLES.get(str(state), ""))
 
@@ -114,7 +114,7 @@ def clock(moment: float | None) -> str:
 
 def size(megabytes: float) -> str:
     """Write `512 MB` or `6.1 GB`."""
-    return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
+    return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"  # noqa: PLR2004 - plain in its place
 
 
 def number(value: float | None) -> str:
@@ -124,8 +124,8 @@ def number(value: float | None) -> str:
     magnitude = abs(value)
     if not math.isfinite(value):
         return str(value)
-    if magnitude >= 1000 or value == int(value):
+    if magnitude >= 1000 or value == int(value):  # noqa: PLR2004 - plain in its place
         return f"{value:,.0f}"
-    if 0 < magnitude < 0.001:
+    if 0 < magnitude < 0.001:  # noqa: PLR2004 - plain in its place
         return f"{value:.1e}"
-    return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}"
+    return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}"  # noqa: PLR2004 - plain in its place

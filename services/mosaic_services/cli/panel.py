@@ -57,7 +57,7 @@ class Columns:
 
     def __init__(self, width: int, *, with_loss: bool) -> None:
         self.width = width
-        wide = width >= 130
+        wide = width >= 130  # noqa: PLR2004 - plain in its place
         self.loss = 8 if with_loss else 0
         self.usage = width >= 118 + self.loss
         self.worker = 10 if wide else 8
@@ -146,7 +146,7 @@ def _progress(summary: RunSummary, width: int) -> str:
 
 
 def _brief(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"
+    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"  # noqa: PLR2004 - plain in its place
 
 
 def _fit(text: str, width: int) -> str:

@@ -35,7 +35,7 @@ class Settings:
     @property
     def home(self) -> Home:
         """The folder of the stack."""
-        from mosaic_bus import Home
+        from mosaic_bus import Home  # noqa: PLC0415 - start-up time
 
         return Home.find(self.home_path)
 
@@ -54,7 +54,7 @@ class Settings:
 
     def connect(self) -> Bus:
         """Connect to the running stack."""
-        from mosaic_bus import Bus
+        from mosaic_bus import Bus  # noqa: PLC0415 - start-up time
 
         log_to_stderr()
         return Bus(self.require_stack(), connect_timeout=_CONNECT_TIMEOUT_S)
@@ -62,7 +62,7 @@ class Settings:
 
 def log_to_stderr() -> None:
     """Keep what the bus client logs out of stdout, which may have to be JSON."""
-    import structlog
+    import structlog  # noqa: PLC0415 - start-up time
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr), cache_logger_on_first_use=True)
 

@@ -60,11 +60,11 @@ def command(
             _print(submitted)
         runs = [each.run for each in submitted]
         if watch:
-            from mosaic_services.cli.watch import watch_runs
+            from mosaic_services.cli.watch import watch_runs  # noqa: PLC0415 - start-up time
 
             watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=False)
         elif wait:
-            from mosaic_services.cli.wait import wait_for
+            from mosaic_services.cli.wait import wait_for  # noqa: PLC0415 - start-up time
 
             raise typer.Exit(wait_for(bus, runs, as_json=as_json))
         elif as_json:

@@ -9,11 +9,14 @@ from typing import Annotated, Any
 
 import orjson
 import typer
+from rich.panel import Panel
+from rich.table import Table
 
 from mosaic_bus import Bus, BusError, Home
 from mosaic_bus.commands import Hosts
 from mosaic_bus.home import Address
 from mosaic_bus.topics import is_host_name
+from mosaic_services.cli.daemon import start_daemon
 from mosaic_services.cli.errors import CliError, InputError
 from mosaic_services.cli.output import console, print_json, size
 from mosaic_services.cli.settings import current, log_to_stderr
@@ -57,8 +60,6 @@ def command(
     limits = [*(["--cpus", f"{cpus:g}"] if cpus else []), *(["--memory-mb", str(memory_mb)] if memory_mb else [])]
     home.create()
     if detach:
-        from mosaic_services.cli.daemon import start_daemon
-
         facts = start_daemon(home, ["--host", host, *limits, *(["--bind", given] if given else [])], quiet=as_json)
         if as_json:
             print_json(facts)
@@ -149,9 +150,6 @@ def _facts(home: Home, address: str, host: str) -> dict[str, Any]:
 
 
 def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
-    from rich.panel import Panel
-    from rich.table import Table
-
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bright_black")
     grid.add_column(overflow="fold")

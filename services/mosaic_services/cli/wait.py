@@ -7,7 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mosaic_bus.commands import Show, Summaries
+from rich.live import Live
+from rich.table import Table
+
+from mosaic_bus.commands import Logs, Show, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import RunState, RunStateName, RunSummary
 from mosaic_services.cli.errors import FAILED, STOPPED
@@ -70,9 +73,6 @@ def wait_for(bus: Bus, runs: list[str], *, as_json: bool) -> int:
 
 
 def _show_live(bus: Bus, watched: list[_Watched]) -> None:
-    from rich.live import Live
-    from rich.table import Table
-
     def frame() -> Table:
         grid = Table.grid(padding=(0, 2))
         for each in watched:
@@ -167,8 +167,6 @@ def _print_outcome(bus: Bus, each: _Watched) -> None:
 
 def outcome_lines(bus: Bus, state: RunState) -> list[str]:
     """Say why a run did not succeed, with the end of its log."""
-    from mosaic_bus.commands import Logs
-
     category = f"{state.category}: " if state.category else ""
     lines = [f"{category}{state.reason}"]
     if state.state is RunStateName.FAILED and state.attempt:

@@ -8,14 +8,19 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
 
 from mosaic_bus.commands import Cancel, Show
 from mosaic_bus.errors import BusError
+from mosaic_services.cli.closeup import closeup
 from mosaic_services.cli.errors import NoStackError
 from mosaic_services.cli.feed import Feed, View
 from mosaic_services.cli.figures import fraction
 from mosaic_services.cli.keys import Keys
 from mosaic_services.cli.output import console, number, short
+from mosaic_services.cli.panel import table
 from mosaic_services.cli.settings import current
 
 if TYPE_CHECKING:
@@ -74,9 +79,6 @@ def _print_once(bus: Bus, run: str | None) -> None:
 
 
 def _picture(view: View, run: str | None, height: int, selected: str | None) -> RenderableType:
-    from mosaic_services.cli.closeup import closeup
-    from mosaic_services.cli.panel import table
-
     width, now = console().width, time.time()
     return closeup(view, run, width, height, now) if run else table(view, width, height, now, selected)
 
@@ -102,10 +104,6 @@ class _Screen:
         self._note = ""
 
     def show(self, *, until_done: bool) -> None:
-        from rich.console import Group
-        from rich.live import Live
-        from rich.text import Text
-
         def frame() -> RenderableType:
             picture = _picture(self._feed.view, self._feed.focus, console().height - 2, self._selected)
             return Group(picture, Text(), Text(self._hints(), style="bright_black"))

@@ -142,7 +142,7 @@ def _build(recipe: Recipe, profile: str, *, rebuild: bool, quiet: bool) -> Envir
                 print(f"{percent:3.0f} %  {step}", flush=True)
 
         return build(recipe, profile, tell, rebuild=rebuild)
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - start-up time
 
     columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console(), transient=True) as bars:
@@ -174,7 +174,7 @@ def describe(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False)
     if as_json:
         print_json({"worker": environment.recipe.worker, "profile": profile, **description})
         return
-    from mosaic_services.cli.description import print_description
+    from mosaic_services.cli.description import print_description  # noqa: PLC0415 - start-up time
 
     print_description(environment.recipe.worker, profile, description)
 
