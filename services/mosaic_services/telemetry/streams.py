@@ -80,7 +80,6 @@ class Stream:
     _behind_since: float | None = None
     _asked_at: float | None = None  # while a request is under way
     _last_ask: float = -1e9
-    _asked_up_to: int = 0
     _patience: float = ASK_AGAIN_S
 
     @property
@@ -116,10 +115,9 @@ class Stream:
         self._moved_at = now
         self._behind_since = None
         self._patience = ASK_AGAIN_S
-        if self._asked_at is not None and after >= self._asked_up_to:
-            self._asked_at = None
         if self.number >= self.known:
             self._hole = False
+            self._asked_at = None
         return take
 
     def announce(self, host: str, sent: int, *, final: bool) -> None:
@@ -141,7 +139,7 @@ class Stream:
         if self._behind_since is None:
             self._behind_since = now
         if self._asked_at is not None:
-            # One request at a time: it is answered by progress, or made again.
+            # One request at a time, for all there is: it is answered by progress, or made again.
             if now - max(self._asked_at, self._moved_at) < self._patience:
                 return None
             self._patience = min(2 * self._patience, ASK_AGAIN_AT_MOST_S)
@@ -151,6 +149,5 @@ class Stream:
         elif now - self._behind_since < TAIL_QUIET_S:
             return None
         self._asked_at = self._last_ask = now
-        self._asked_up_to = self.known
         self._hole = False
         return Ask(self.host, self.key, self.number, self.offset)
