@@ -10,6 +10,8 @@ from mosaic_services.cli.output import console, table
 
 __all__ = ["print_description", "type_of"]
 
+_SET_BY_THE_PLATFORM = frozenset({"run_id", "worker_id"})
+
 
 def print_description(worker: str, profile: str, description: dict[str, Any]) -> None:
     """Print metadata, capabilities, configuration and an example command."""
@@ -50,6 +52,8 @@ def _print_config(schema: dict[str, Any]) -> None:
     rows = table("field", "type", "default", "help")
     rows.columns[1].no_wrap = rows.columns[3].no_wrap = False
     for name, field in fields.items():
+        if name in _SET_BY_THE_PLATFORM:
+            continue
         default = "[yellow]required[/]" if name in required else _text(field["default"]) if "default" in field else ""
         rows.add_row(f"[bold]{name}[/]", type_of(field, schema), default, field.get("description", ""))
     console().print(rows)

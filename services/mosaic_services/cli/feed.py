@@ -115,7 +115,7 @@ class Feed:
     def _ask_closely(self, view: View, run: str) -> View:
         try:
             series = self._bus.request(
-                "telemetry", Series(run=run, metric="episode_return", max_points=400), timeout=_ANSWER_S
+                "telemetry", Series(run=run, metric="episode_return", max_points=120), timeout=_ANSWER_S
             )
             rows = self._bus.request("telemetry", Logs(run=run, tail=8), timeout=_ANSWER_S).rows
         except CommandRefusedError:  # it has written nothing yet

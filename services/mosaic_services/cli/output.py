@@ -128,4 +128,4 @@ def number(value: float | None) -> str:
         return f"{value:,.0f}"
     if 0 < magnitude < 0.001:  # noqa: PLR2004 - plain in its place
         return f"{value:.1e}"
-    return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}"  # noqa: PLR2004 - plain in its place
+    return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}".rstrip("0")  # noqa: PLR2004 - plain in its place

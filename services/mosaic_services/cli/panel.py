@@ -64,12 +64,16 @@ class Columns:
         self.bar = 14 if wide else 8
         self.spark = 12 if wide else 8
         fixed = 8 + self.worker + 2 + self.bar + 7 + 9 + self.spark + 14 + self.loss + (14 if self.usage else 0) + 8
-        self.task = max(10, min(34, width - fixed - 3))
+        self.task = max(10, min(30, width - fixed - 3))
+        left = width - fixed - self.task - 5
+        self.name = min(26, left) if left >= 10 else 0  # noqa: PLR2004 - less is of no use
 
     def titles(self) -> Text:
         """Write the line of titles."""
         parts = [
-            f"{'RUN':<8}{'WORKER':<{self.worker + 2}}{'TASK':<{self.task + 2}}{'PROGRESS':<{self.bar + 7}}",
+            f"{'RUN':<8}",
+            f"{'NAME':<{self.name + 2}}" if self.name else "",
+            f"{'WORKER':<{self.worker + 2}}{'TASK':<{self.task + 2}}{'PROGRESS':<{self.bar + 7}}",
             f"{'STEPS/S':>7}  {'RETURN (last 100)':<{self.spark + 14}}",
             f"{'LOSS':>{self.loss - 2}}  " if self.loss else "",
             f"{'CPU':>5} {'RAM':>7} " if self.usage else "",
@@ -101,8 +105,10 @@ def run_line(run: RunState, view: View, columns: Columns, now: float, *, selecte
     summary = view.summaries.get(run.run)
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{short(run.run)}  ", style="bold")
+    if columns.name:
+        line.append(_fit(run.name, columns.name) + "  ")
     line.append(_fit(run.worker, columns.worker) + "  ")
-    task = summary.task if summary and summary.task else run.name
+    task = summary.task if summary and summary.task else "" if columns.name else run.name
     line.append(_fit(task, columns.task) + "  ")
     if run.state in _WAITING or summary is None:
         line.append(f"{run.state}: ", style=STATE_STYLES.get(run.state, ""))

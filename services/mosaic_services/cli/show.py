@@ -10,7 +10,7 @@ import yaml
 from mosaic_bus.commands import RunDetail, Show, StreamCounters, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_services.cli.figures import fraction
-from mosaic_services.cli.output import ago, clock, console, duration, number, print_json, state_text, table
+from mosaic_services.cli.output import ago, clock, console, duration, number, print_json, size, state_text, table
 from mosaic_services.cli.settings import current
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _print_state(detail: RunDetail, folder: str) -> None:
     grid.columns[0].style = "bright_black"
     grid.columns[1].no_wrap = False
     category = f"{run.category}: " if run.category else ""
-    grid.add_row("why", f"{category}{run.reason}" + (f"\n{run.detail}" if run.detail else ""))
+    grid.add_row("why", f"{category}{run.reason}" + (f"\n{run.detail}" if run.detail not in run.reason else ""))
     profile = "" if run.profile == "default" else f", profile {run.profile}"
     grid.add_row("worker", f"{run.worker}{profile}")
     if run.host:
@@ -95,22 +95,22 @@ def _print_state(detail: RunDetail, folder: str) -> None:
 
 
 def _attempts(attempts: list[dict[str, Any]]) -> Table:
-    """The scheduler's own fields, whatever they are; times as times."""
-    names = [name for name in attempts[0] if any(each.get(name) not in (None, "", [], {}) for each in attempts)]
-    rows = table(*(name.removesuffix("_at").replace("_", " ") for name in names))
+    rows = table("attempt", "host", "outcome", "placed", "started", "ended", "memory", "how", right=("memory",))
+    rows.columns[-1].no_wrap = False
     for each in attempts:
-        rows.add_row(*(_cell(name, each.get(name)) for name in names))
+        ended = each.get("exit") or {}
+        times = (clock(each.get(name)) for name in ("placed_at", "started_at", "ended_at"))
+        memory = size(ended["max_rss_mb"]) if ended.get("max_rss_mb") else ""
+        outcome = str(each.get("outcome") or each.get("phase") or "")
+        rows.add_row(
+            str(each.get("attempt", "")),
+            str(each.get("host") or ""),
+            state_text(outcome),
+            *times,
+            memory,
+            str(ended.get("reason") or ""),
+        )
     return rows
-
-
-def _cell(name: str, value: object) -> str:
-    if value is None:
-        return ""
-    if name.endswith("_at") and isinstance(value, int | float):
-        return clock(value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_cell(key, each)}" for key, each in value.items() if each not in (None, "", [], {}))
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _decisions(detail: RunDetail) -> Table:

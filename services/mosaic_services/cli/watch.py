@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -108,7 +109,8 @@ class _Screen:
             picture = _picture(self._feed.view, self._feed.focus, console().height - 2, self._selected)
             return Group(picture, Text(), Text(self._hints(), style="bright_black"))
 
-        with Keys() as keys, Live(frame(), console=console(), screen=True, auto_refresh=False) as live:
+        live = Live(frame(), console=console(), screen=True, auto_refresh=False)
+        with Keys() as keys, live, contextlib.suppress(KeyboardInterrupt):
             while not (until_done and _is_over(self._feed.view, self._feed.focus)):
                 if not self._obey(keys.next(_FRAME_S)):
                     break
