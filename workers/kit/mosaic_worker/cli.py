@@ -113,6 +113,7 @@ def _run(metadata: WorkerMetadata, run: Run, path: Path, journal: int, *, raise_
         return _report(error, emitter, stop)
     finally:
         heartbeat.stop()
+        stop.release()
     return _EXIT_OF[emitter.ended or "run_failed"]
 
 

@@ -37,6 +37,12 @@ class Stop:
             for number in _SIGNALS:
                 signal.signal(number, self._on_signal)
 
+    def release(self) -> None:
+        """Ignore further signals: the run has ended and said how, and its exit code is to say the same."""
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+
     def request(self, reason: str) -> None:
         """Ask the run to stop, as a signal would, without interrupting it."""
         if not self.requested:

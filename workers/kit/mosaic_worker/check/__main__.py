@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from mosaic_worker.check.report import Result, as_json, as_text, passed, totals
-from mosaic_worker.check.suite import run_suite
+from mosaic_worker.check.suite import CHECKS, run_suite
 
 __all__ = ["main"]
 
@@ -21,8 +21,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--timeout", type=float, default=120.0, metavar="SECONDS", help="for each process (default 120)"
     )
+    parser.add_argument(
+        "--only", action="append", default=[], choices=[check[0] for check in CHECKS], help="run only this check"
+    )
     arguments = parser.parse_args(argv)
-    results = run_suite(arguments.name, arguments.timeout, (lambda _: None) if arguments.json else _show)
+    results = run_suite(
+        arguments.name, arguments.timeout, (lambda _: None) if arguments.json else _show, arguments.only
+    )
     print(json.dumps(as_json(arguments.name, results)) if arguments.json else totals(arguments.name, results))
     return 0 if passed(results) else 1
 

@@ -1,0 +1,198 @@
+"""A small worker, installed into a folder as pip would do it, and ways to start it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KIT = Path(__file__).resolve().parents[1]
+
+INIT = """
+from mosaic_worker import WorkerCapabilities, WorkerConfig, WorkerMetadata
+
+class TinyConfig(WorkerConfig):
+    episodes: int = 3
+    mode: str = "plain"
+
+def get_worker_metadata():
+    return WorkerMetadata(
+        name="tiny", version="1.2.3", description="A worker for tests", config_model=TinyConfig,
+        capabilities=WorkerCapabilities(worker_type="tiny", interactive_commands=("reset", "step")),
+        example_config={"episodes": 300, "seed": 5},
+    )
+"""
+
+CLI = """
+import os, random, signal, subprocess, sys, time
+from mosaic_worker import InfrastructureError, InteractiveWorker, StepResult, run_worker
+from mosaic_worker.stdout import journal_for_child
+from tiny_worker import get_worker_metadata
+
+def run(context):
+    emitter, config = context.emitter, context.config
+    emitter.run_started(config.run_id, "tiny", seed=config.seed)
+    if config.mode == "raise":
+        raise RuntimeError("the sky fell")
+    if config.mode == "disk":
+        raise InfrastructureError("the disk is on fire")
+    if config.mode == "exit":
+        sys.exit(0)
+    if config.mode == "prints":
+        print("from python")
+        os.write(1, b"from C\\n")
+        subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)
+    if config.mode == "child":
+        code = ("import os; from mosaic_worker.emitter import Emitter; from mosaic_worker.stdout import protect_stdout;"
+                "e = Emitter(protect_stdout(os.environ)); print('from a child'); e.log('info', 'child writes')")
+        subprocess.run([sys.executable, "-c", code], check=True, **journal_for_child(emitter.fd, os.environ))
+    if config.mode == "leak":
+        print(subprocess.run([sys.executable, "-c", f"import os; os.write({emitter.fd}, b'leaked')"]).returncode)
+    if config.mode in ("wait", "wait-raise", "deaf"):
+        while True:
+            if config.mode == "wait":
+                context.stop.check()
+            time.sleep(0.01)
+    if config.mode == "fork":
+        child = os.fork()
+        if child == 0:
+            while True:
+                time.sleep(0.01)
+        os.kill(child, signal.SIGTERM)
+        emitter.log("info", "child ended", signal=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if config.mode == "end-twice":
+        emitter.run_completed()
+        emitter.run_completed()
+    dice = random.Random(config.seed)
+    for episode in range(config.episodes):
+        context.stop.check()
+        emitter.episode(episode, dice.random(), length=1, step=episode + 1)
+    return {"played": config.episodes}
+
+class Tiny(InteractiveWorker):
+    def __init__(self, context):
+        if context.config.mode == "broken":
+            raise RuntimeError("no model")
+        print("hello from a library")
+    def reset(self, seed):
+        return [seed or 0], {}
+    def step(self, action):
+        if action == "boom":
+            raise RuntimeError("boom")
+        return StepResult(action, [0], float("inf"), False, False, {})
+
+if __name__ == "__main__":
+    deaf = "wait-raise" in "".join(open(sys.argv[2]).read()) if len(sys.argv) == 3 else False
+    sys.exit(run_worker(get_worker_metadata(), run=run, interactive=Tiny, raise_in_main=deaf))
+"""
+
+
+def install(site, name, package, init, cli):
+    """Lay out a package with its entry point, as `pip install --target` leaves it."""
+    folder = site / package
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(init)
+    (folder / "cli.py").write_text(cli)
+    info = site / f"{package}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[mosaic.workers]\n{name} = {package}:get_worker_metadata\n")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    install(folder, "tiny", "tiny_worker", INIT, CLI)
+    return folder
+
+
+class Tiny:
+    """Starts the small worker in a folder of its own."""
+
+    def __init__(self, site, folder):
+        self.folder = folder
+        self.stdout = folder / "journal.jsonl"
+        self.stderr = folder / "log.txt"
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("MOSAIC_")}
+        self.environ = {**clean, "PYTHONPATH": f"{site}{os.pathsep}{KIT}"}
+        self.started = []
+
+    def config(self, **fields):
+        path = self.folder / "worker.json"
+        path.write_text(json.dumps({"run_id": "r1", **fields}))
+        return path
+
+    def start(self, *arguments, stdin=subprocess.DEVNULL, **environ):
+        with self.stdout.open("ab") as stdout, self.stderr.open("ab") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tiny_worker.cli", *map(str, arguments)],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=self.folder,
+                env={**self.environ, **environ},
+            )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments, **environ):
+        return self.start(*arguments, **environ).wait(60)
+
+    def events(self):
+        return [json.loads(line) for line in self.stdout.read_bytes().splitlines()]
+
+    def wait_for(self, text):
+        deadline = time.monotonic() + 60
+        while text not in self.stdout.read_text() + self.stderr.read_text():
+            assert time.monotonic() < deadline, f"{text!r} did not come; stderr: {self.stderr.read_text()}"
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def tiny(site, tmp_path):
+    worker = Tiny(site, tmp_path)
+    yield worker
+    for process in worker.started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        if process.stdin:
+            process.stdin.close()
+
+
+@pytest.fixture
+def variant(tmp_path):
+    """Install the small worker with some of its code replaced, and return the folder it is in."""
+
+    def make(**replacements):
+        init, cli = INIT, CLI
+        for old, new in replacements.pop("code", {}).items():
+            assert old in init + cli, old
+            init, cli = init.replace(old, new), cli.replace(old, new)
+        folder = tmp_path / "variant"
+        install(folder, replacements.pop("name", "tiny"), "tiny_worker", init, cli)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run_module():
+    """Run a module of the kit with a folder of installed workers on the path."""
+
+    def run(module, site, *arguments):
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("MOSAIC_")}
+        return subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            env={**environ, "PYTHONPATH": f"{site}{os.pathsep}{KIT}"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=110,
+        )
+
+    return run

@@ -1,0 +1,247 @@
+"""A worker made with the kit, started as the platform starts it: what it writes and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from mosaic_worker.events import parse_event
+
+
+def names(tiny):
+    return [event["event"] for event in tiny.events()]
+
+
+def test_a_run_ends_with_what_it_returned(tiny):
+    assert tiny.run("--config", tiny.config(episodes=2)) == 0
+    assert names(tiny) == ["run_started", "episode", "episode", "run_completed"]
+    assert tiny.events()[-1]["summary"] == {"played": 2}
+    assert tiny.events()[-1]["step"] == 2
+    for line in tiny.stdout.read_bytes().splitlines():
+        parse_event(line)
+
+
+def test_a_refused_config_is_reported_and_exits_2(tiny):
+    assert tiny.run("--config", tiny.config(episods=2)) == 2
+    (event,) = tiny.events()
+    assert (event["event"], event["category"]) == ("run_failed", "configuration")
+    assert "did you mean 'episodes'?" in event["error"]
+    assert "did you mean 'episodes'?" in tiny.stderr.read_text()
+
+
+def test_an_exception_is_reported_with_its_traceback_and_exits_1(tiny):
+    assert tiny.run("--config", tiny.config(mode="raise")) == 1
+    event = tiny.events()[-1]
+    assert (event["event"], event["category"], event["error"]) == (
+        "run_failed",
+        "application",
+        "RuntimeError: the sky fell",
+    )
+    assert "in run\n" in event["traceback"]
+    assert "the sky fell" in tiny.stderr.read_text()
+
+
+def test_a_worker_can_blame_the_infrastructure(tiny):
+    assert tiny.run("--config", tiny.config(mode="disk")) == 1
+    assert tiny.events()[-1]["category"] == "infrastructure"
+
+
+def test_a_library_that_calls_sys_exit_has_failed(tiny):
+    assert tiny.run("--config", tiny.config(mode="exit")) == 1
+    assert tiny.events()[-1]["error"] == "the library ended the process with sys.exit(0)"
+
+
+def test_a_second_terminal_event_is_a_mistake_that_does_not_reach_the_journal(tiny):
+    assert tiny.run("--config", tiny.config(mode="end-twice")) == 1
+    assert names(tiny) == ["run_started", "run_completed"]
+    assert "already ended with run_completed" in tiny.stderr.read_text()
+
+
+def test_prints_of_python_c_and_children_go_to_the_log(tiny):
+    assert tiny.run("--config", tiny.config(mode="prints", episodes=1)) == 0
+    assert names(tiny) == ["run_started", "episode", "run_completed"]
+    log = tiny.stderr.read_text()
+    assert all(f"from {who}" in log for who in ("python", "C", "a child"))
+
+
+def test_a_child_can_be_handed_the_journal(tiny):
+    assert tiny.run("--config", tiny.config(mode="child", episodes=0)) == 0
+    assert [event.get("message") for event in tiny.events()] == [None, "child writes", None]
+    assert "from a child" in tiny.stderr.read_text()
+
+
+def test_other_children_do_not_have_the_journal(tiny):
+    assert tiny.run("--config", tiny.config(mode="leak", episodes=0)) == 0
+    assert "leaked" not in tiny.stdout.read_text()
+    assert "Bad file descriptor" in tiny.stderr.read_text()
+
+
+def test_a_journal_descriptor_in_the_environment_is_used(tiny, tmp_path):
+    with (tmp_path / "other.jsonl").open("wb") as other:
+        process = subprocess.run(
+            [os.sys.executable, "-m", "tiny_worker.cli", "--config", tiny.config(episodes=1)],
+            env={**tiny.environ, "MOSAIC_JOURNAL_FD": str(other.fileno())},
+            pass_fds=(other.fileno(),),
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=60,
+        )
+    assert process.stdout == b""
+    assert len((tmp_path / "other.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("number", ["999", "text", "1", ""])
+def test_a_journal_descriptor_that_is_not_open_is_ignored(tiny, number):
+    assert tiny.run("--config", tiny.config(episodes=0), MOSAIC_JOURNAL_FD=number) == 0
+    assert names(tiny) == ["run_started", "run_completed"]
+
+
+@pytest.mark.parametrize("mode", ["wait", "wait-raise"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_cancels_the_run_and_exits_143(tiny, mode, number):
+    process = tiny.start("--config", tiny.config(mode=mode))
+    tiny.wait_for("run_started")
+    process.send_signal(number)
+    assert process.wait(60) == 143
+    assert names(tiny) == ["run_started", "run_cancelled"]
+    assert tiny.events()[-1]["reason"] == signal.Signals(number).name
+
+
+def test_a_run_that_does_not_listen_ends_at_the_second_sigterm(tiny):
+    process = tiny.start("--config", tiny.config(mode="deaf"), MOSAIC_HEARTBEAT_S="0.02")
+    tiny.wait_for("run_started")
+    process.send_signal(signal.SIGTERM)
+    tiny.wait_for("heartbeat")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert names(tiny)[-1] == "run_cancelled"
+    assert tiny.events()[-1]["reason"] == "SIGTERM again"
+
+
+def test_a_forked_child_dies_of_sigterm_as_usual(tiny):
+    assert tiny.run("--config", tiny.config(mode="fork", episodes=0)) == 0
+    assert tiny.events()[1]["signal"] == -signal.SIGTERM
+
+
+def test_heartbeats_say_how_far_the_run_is(tiny):
+    process = tiny.start("--config", tiny.config(mode="wait"), MOSAIC_HEARTBEAT_S="0.02")
+    tiny.wait_for("heartbeat")
+    process.terminate()
+    process.wait(60)
+    beat = next(event for event in tiny.events() if event["event"] == "heartbeat")
+    assert beat["uptime_s"] > 0
+    assert names(tiny)[-1] == "run_cancelled"
+
+
+def test_dry_run_says_what_would_run(tiny):
+    assert tiny.run("--config", tiny.config(seed=3), "--dry-run") == 0
+    (answer,) = tiny.events()
+    assert answer["ok"] is True
+    assert (answer["run_id"], answer["config"]["seed"]) == ("r1", 3)
+
+
+def test_dry_run_refuses_with_every_problem(tiny):
+    assert tiny.run("--config", tiny.config(seed=-3, x=1), "--dry-run") == 2
+    (answer,) = tiny.events()
+    assert answer["ok"] is False
+    assert [problem.split(":")[0] for problem in answer["problems"]] == ["seed", "x"]
+
+
+def test_describe_is_one_json_object(tiny):
+    assert tiny.run("--describe") == 0
+    (card,) = tiny.events()
+    assert card["metadata"]["name"] == "tiny"
+    assert card["capabilities"]["worker_type"] == "tiny"
+    assert card["protocol"] == 1
+    assert "run_id" in card["config_schema"]["properties"]
+    assert "run_id" not in card["config_schema"]["required"]
+
+
+def test_version_and_missing_config(tiny):
+    assert tiny.run("--version") == 0
+    assert tiny.stdout.read_text().startswith("tiny 1.2.3 (mosaic-worker ")
+    assert tiny.run() == 2
+    assert "--config PATH is needed" in tiny.stderr.read_text()
+
+
+def test_the_environment_names_run_and_folder(tiny, tmp_path):
+    (tmp_path / "worker.json").write_text(json.dumps({"episodes": 0}))
+    folder = tmp_path / "runs" / "r7"
+    assert tiny.run("--config", tmp_path / "worker.json", MOSAIC_RUN_ID="r7", MOSAIC_RUN_DIR=str(folder)) == 0
+    assert tiny.events()[0]["run_id"] == "r7"
+    assert folder.is_dir()
+
+
+def talk(tiny, *requests, config=None):
+    process = tiny.start("--config", config or tiny.config(), "--interactive", stdin=subprocess.PIPE)
+    process.communicate(b"".join(request + b"\n" for request in requests), timeout=60)
+    return process.returncode, tiny.events()
+
+
+def test_interactive_mode_answers_each_request_with_one_line(tiny):
+    code, answers = talk(
+        tiny,
+        b'{"cmd": "ping", "id": "a"}',
+        b'{"cmd": "reset", "seed": 4}',
+        b"",
+        b'{"cmd": "step", "action": 1, "id": 7}',
+        b'{"cmd": "stop"}',
+        b'{"cmd": "ping"}',
+    )
+    assert code == 0
+    assert answers == [
+        {"type": "pong", "id": "a"},
+        {"type": "reset", "observation": [4], "info": {}},
+        {
+            "type": "step",
+            "action": 1,
+            "observation": [0],
+            "reward": "Infinity",
+            "terminated": False,
+            "truncated": False,
+            "info": {},
+            "id": 7,
+        },
+        {"type": "stopped"},
+    ]
+    assert "hello from a library" in tiny.stderr.read_text()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "message"),
+    [
+        (b"{nonsense", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"3", "a request is a JSON object"),
+        (b"{}", "cmd None is not one of ping, reset"),
+        (b'{"cmd": ["ping"]}', "is not one of"),
+        (b'{"cmd": "reset", "seed": "x"}', "seed 'x' is not a whole number"),
+        (b'{"cmd": "step", "action": "boom"}', "RuntimeError: boom"),
+        (b'{"cmd": "select_action"}', "needs observation"),
+        (b'{"cmd": "select_action", "observation": 1, "agent": 3}', "agent 3 is not a name"),
+        (b'{"cmd": "init_agent", "action_space": {}}', "init_agent is not supported"),
+    ],
+)
+def test_a_bad_request_is_answered_and_the_worker_goes_on(tiny, request_line, message):
+    code, answers = talk(tiny, request_line, b'{"cmd": "ping"}')
+    assert code == 0  # the end of input ends the worker
+    assert [answer["type"] for answer in answers] == ["error", "pong"]
+    assert message in answers[0]["message"]
+
+
+@pytest.mark.parametrize(("fields", "code"), [({"mode": "broken"}, 1), ({"nope": 1}, 2)])
+def test_a_worker_that_cannot_start_says_so_to_its_client(tiny, fields, code):
+    exit_code, answers = talk(tiny, b'{"cmd": "ping"}', config=tiny.config(**fields))
+    assert exit_code == code
+    assert [answer["type"] for answer in answers] == ["error"]
+
+
+def test_sigterm_ends_interactive_mode(tiny):
+    process = tiny.start("--config", tiny.config(), "--interactive", stdin=subprocess.PIPE)
+    process.stdin.write(b'{"cmd": "ping"}\n')
+    process.stdin.flush()
+    tiny.wait_for("pong")
+    process.terminate()
+    assert process.wait(60) == 143

@@ -1,0 +1,41 @@
+"""Workers are found by their entry points, and one that is broken says why."""
+
+import json
+
+
+def test_a_worker_is_found_and_described(site, run_module):
+    done = run_module("mosaic_worker.discover", site, "tiny")
+    card = json.loads(done.stdout)["tiny"]
+    assert done.returncode == 0
+    assert card["module"] == "tiny_worker"
+    assert card["metadata"]["version"] == "1.2.3"
+    assert card["example_config"] == {"episodes": 300, "seed": 5}
+
+
+def test_all_workers_are_listed_without_a_name(site, run_module):
+    assert "tiny" in json.loads(run_module("mosaic_worker.discover", site).stdout)
+
+
+def test_an_unknown_name_says_which_there_are(site, run_module):
+    done = run_module("mosaic_worker.discover", site, "tny")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {}
+    assert "no worker 'tny' in this environment; there are: " in done.stderr
+    assert "tiny" in done.stderr
+
+
+def test_a_worker_whose_import_fails_is_listed_with_its_error(variant, run_module):
+    first_line = "from mosaic_worker import WorkerCapabilities"
+    folder = variant(code={first_line: f"print('hi'); import no_such_library\n{first_line}"})
+    done = run_module("mosaic_worker.discover", folder)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["tiny"] == {
+        "module": "tiny_worker",
+        "error": "ModuleNotFoundError: No module named 'no_such_library'",
+    }
+
+
+def test_a_name_that_differs_from_the_metadata_is_an_error(variant, run_module):
+    done = run_module("mosaic_worker.discover", variant(name="other"), "other")
+    assert done.returncode == 1
+    assert "the metadata says 'tiny'" in json.loads(done.stdout)["other"]["error"]
