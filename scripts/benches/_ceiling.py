@@ -1,10 +1,10 @@
 """The yardstick of the telemetry bench: how fast one process that does nothing else loads journals into SQLite.
 
 Method. One thread reads each journal, parses each line with `orjson.loads`, makes a row of it and writes the rows with
-`executemany` into the tables of the aggregator (same schema, same index, same pragmas), one transaction for every 5,000
-lines. It keeps no positions, no aggregates and no series, checks nothing, and pays nothing for a bus. The
-interpreter's garbage collector is off, as it is nearly so in the aggregator. The clock runs from opening the first journal
-to the last commit; the store is created before.
+`executemany` into the tables of the aggregator (same schema, same index, same pragmas), one transaction for every
+5,000 lines. It keeps no positions, no aggregates and no series, checks nothing, and pays nothing for a bus. The
+interpreter's garbage collector is off, which makes it harder to reach. The clock runs from opening the first
+journal to the last commit; the store is created before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines per second of the aggregator's writer alone, fed in process without a bus, against the loader of the telemetry bench.
+"""Lines per second of the aggregator's writer alone, fed without a bus, against the loader of the telemetry bench.
 
 Method. Four journals of step events of about 180 bytes, one event in 200 an episode, are cut into batches of at most
 128 KiB as the supervisor's bridge does, and put into the inbox of a real writer as fast as it takes them. The clock

@@ -108,10 +108,14 @@ def read_journal(data: bytes, last_step: int = 0) -> Journal:
     steps = [each.get("step") for each in objects]
     times = [each.get("ts") for each in objects]
     values = [each.get("reward") for each in objects]
-    if {int}.issuperset(map(type, steps)):
+    # What is a step under the present names is done; everything else is looked at one by one.
+    if {int}.issuperset(map(type, steps)) and None not in times:
         others = [index for index, kind in enumerate(kinds) if kind != "step"]
     else:
-        others = [index for index, kind in enumerate(kinds) if kind != "step" or type(steps[index]) is not int]
+        odd = zip(kinds, steps, times, strict=True)
+        others = [
+            index for index, (kind, step, ts) in enumerate(odd) if kind != "step" or type(step) is not int or ts is None
+        ]
     journal = Journal(kinds, times, steps, values, lines)
     for index in others:
         _place(journal, read_event(objects[index], index))

@@ -1,0 +1,350 @@
+"""The aggregator as a process on a real bus: what is lost on the way, kill -9, a full disk, a long absence."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from fake_bridge import File, FakeBridge
+from ulid import ULID
+
+from mosaic_bus import BusClient, CommandRefusedError, Home, topics
+from mosaic_bus.commands import Episodes, Events, Info, Logs, Metrics, Ping, Series, Stats, Streams, Summaries
+from mosaic_bus.messages import RunSummary, ServiceState
+
+
+class Processes:
+    """A broker and a telemetry aggregator of one home."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        home.create()
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.start("broker")
+
+    def start(self, service: str) -> None:
+        with (self.home.logs / f"{service}.log").open("ab") as log:
+            self.running[service] = subprocess.Popen(
+                [sys.executable, "-m", f"mosaic_services.{service}", "--home", str(self.home.path)], stderr=log
+            )
+
+    def kill(self, service: str) -> None:
+        process = self.running.pop(service)
+        process.kill()
+        process.wait()
+
+    def send(self, service: str, number: int) -> None:
+        os.kill(self.running[service].pid, number)
+
+    def end(self) -> None:
+        for process in self.running.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for name, process in self.running.items():
+            code = process.wait(20)
+            assert code == 0, (name, code, (self.home.logs / f"{name}.log").read_text()[-3000:])
+
+    def rows(self, sql: str, *values: object) -> list[tuple]:
+        with contextlib.closing(sqlite3.connect(self.home.telemetry_store)) as db:
+            return db.execute(sql, values).fetchall()
+
+    def assert_stored_once(self, *files: File) -> None:
+        """Compare with what was written, line by line, by SQL."""
+        for file in files:
+            table = "events" if file.kind == "journal" else "logs"
+            rows = self.rows(
+                f"SELECT id & ((1 << 40) - 1), line FROM {table} WHERE id >> 40 ="
+                " (SELECT id FROM streams WHERE run = ? AND attempt = ? AND kind = ?) ORDER BY id",
+                *(file.run, file.attempt, file.kind),
+            )
+            assert [number for number, _ in rows] == list(range(len(file.lines)))
+            assert [line.encode() if isinstance(line, str) else line for _, line in rows] == file.lines
+
+
+@pytest.fixture
+def processes(tmp_path):
+    processes = Processes(Home.find(tmp_path / "home"))
+    yield processes
+    processes.end()
+
+
+def steps(start: int, count: int) -> list[bytes]:
+    return [
+        json.dumps(
+            {"event": "step", "step": step, "reward": 0.5, "info": {"pad": "x" * 80}, "ts": float(step)}
+        ).encode()
+        for step in range(start, start + count)
+    ]
+
+
+def new_run() -> str:
+    return str(ULID())
+
+
+async def wait_for_telemetry(bus: BusClient) -> None:
+    await bus.request("telemetry", Ping(), timeout=30)
+
+
+async def wait_for_status(bus: BusClient, status: str) -> ServiceState:
+    async with bus.subscribe(topics.service_state("telemetry")) as states, asyncio.timeout(30):
+        async for message in states:
+            state = ServiceState.model_validate(message.payload)
+            if state.status == status:
+                return state
+    raise AssertionError("the subscription ended")
+
+
+# ── loss ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lost_doubled_and_reordered_batches_are_stored_exactly_once(processes):
+    chance = random.Random(5)
+
+    async def scenario() -> None:
+        processes.start("telemetry")
+        bridge = FakeBridge(
+            processes.home.address(),
+            passes=lambda _batch, repair: chance.choices((1, 0, 2), (90, 5, 5) if repair else (80, 10, 10))[0],
+            shuffle=lambda messages: chance.shuffle(messages) if chance.random() < 0.1 else None,
+        )
+        async with bridge:
+            await wait_for_telemetry(bridge.bus)
+            runs = [new_run() for _ in range(3)]
+            for run in runs:
+                bridge.open(run).write(*steps(0, 20_000))
+                bridge.open(run, "log").write(*(b"line %d \xff" % number for number in range(3000)))
+            for file in bridge.files:
+                file.ended = True
+            await bridge.until_whole(deadline_s=60)
+            streams = (await bridge.bus.request("telemetry", Streams(run=runs[0]))).streams
+            assert [(each.kind, each.stored, each.missing, each.final) for each in streams] == [
+                ("journal", 20_000, 0, True),
+                ("log", 3000, 0, True),
+            ]
+            assert all(each.received + each.repaired == each.stored for each in streams)
+            assert bridge.resends > 0
+        processes.assert_stored_once(*bridge.files)
+
+    asyncio.run(scenario())
+
+
+def test_lost_tail_is_noticed_though_nothing_follows_it(processes):
+    async def scenario() -> None:
+        processes.start("telemetry")
+        # Everything live from line 500 on is lost: no later batch shows the hole, only the host's word does.
+        bridge = FakeBridge(processes.home.address(), passes=lambda batch, repair: int(repair or batch.first < 500))
+        async with bridge:
+            await wait_for_telemetry(bridge.bus)
+            file = bridge.open(new_run())
+            file.write(*steps(0, 2000))
+            file.ended = True
+            await bridge.until_whole()
+            streams = (await bridge.bus.request("telemetry", Streams(run=file.run))).streams
+            assert (streams[0].received, streams[0].repaired, streams[0].final) == (500, 1500, True)
+        processes.assert_stored_once(file)
+
+    asyncio.run(scenario())
+
+
+# ── absence ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_telemetry_killed_in_mid_stream_stores_every_line_once(processes):
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            await wait_for_telemetry(bridge.bus)
+            files = [bridge.open(new_run()) for _ in range(2)]
+            cut_short = 0
+            for number in range(3):
+                for file in files:
+                    file.write(*steps(20_000 * number, 20_000))
+                target = 20_000 * number + 5000
+                await bridge.until("it is in mid-stream", lambda target=target: files[0].stored > target)
+                processes.kill("telemetry")
+                [(stored,)] = processes.rows("SELECT sum(number) FROM streams")
+                cut_short += stored < sum(len(file.lines) for file in files)
+                processes.start("telemetry")
+            assert cut_short > 0
+            for file in files:
+                file.write(b'{"event":"run_completed","ts":1}')
+                file.ended = True
+            await bridge.until_whole(deadline_s=60)
+            [summary] = (await bridge.bus.request("telemetry", Summaries(runs=[files[0].run]))).summaries
+            assert (summary.events, summary.step, summary.complete) == (60_001, 59_999, True)
+            assert (summary.outcome, summary.missing) == ("run_completed", 0)
+        processes.assert_stored_once(*files)
+
+    asyncio.run(scenario())
+
+
+def test_telemetry_stopped_for_a_while_catches_up(processes):
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            await wait_for_telemetry(bridge.bus)
+            file = bridge.open(new_run())
+            file.write(*steps(0, 1000))
+            await bridge.until("it stores", lambda: file.stored == 1000)
+            processes.send("telemetry", signal.SIGSTOP)
+            bridge.storing = False  # as a bridge does when the store has been silent
+            file.write(*steps(1000, 60_000))
+            file.ended = True
+            await bridge.until("all is published", lambda: file.sent == len(file.lines))
+            processes.send("telemetry", signal.SIGCONT)
+            await bridge.until_whole(deadline_s=60)
+        processes.assert_stored_once(file)
+
+    asyncio.run(scenario())
+
+
+def test_end_by_sigterm_stores_what_has_arrived_and_a_restart_goes_on(processes):
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            await wait_for_telemetry(bridge.bus)
+            file = bridge.open(new_run())
+            file.write(*steps(0, 10_000))
+            await bridge.until("it stores", lambda: file.stored > 0)
+            processes.send("telemetry", signal.SIGTERM)
+            assert processes.running["telemetry"].wait(20) == 0
+            processes.start("telemetry")
+            file.ended = True
+            await bridge.until_whole()
+        processes.assert_stored_once(file)
+
+    asyncio.run(scenario())
+
+
+# ── a full disk ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 12 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small file system needs the right to mount: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_disk_full_degrades_and_catches_up_when_there_is_room(processes, small_disk):
+    processes.home.telemetry_store.parent.symlink_to(small_disk)
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * 8_000_000)
+
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            await wait_for_telemetry(bridge.bus)
+            storing: list[bool] = []
+            bridge.on_stored = lambda stored: storing.append(stored.storing)
+            file = bridge.open(new_run())
+            file.write(*steps(0, 20_000))
+            state = await wait_for_status(bridge.bus, "degraded")
+            assert "disk full" in state.detail
+            await bridge.until("bridges are told", lambda: not storing[-1])
+            before = processes.running["telemetry"].pid
+            filler.unlink()
+            await wait_for_status(bridge.bus, "ok")
+            file.ended = True
+            await bridge.until_whole(deadline_s=40)
+            assert storing[-1]
+            assert processes.running["telemetry"].pid == before
+        processes.assert_stored_once(file)
+
+    asyncio.run(scenario())
+
+
+# ── questions ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_summaries_are_published_and_queries_answered(processes):
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            await wait_for_telemetry(bridge.bus)
+            file = bridge.open(new_run())
+            log = bridge.open(file.run, "log")
+            async with bridge.bus.subscribe(topics.run_summary(file.run)) as published:
+                file.write(*steps(0, 100))
+                file.write(b'{"event":"episode","episode":0,"return":3.5,"length":100,"step":99,"ts":100}')
+                file.write(b'{"event":"scalars","step":99,"values":{"loss":0.25},"ts":100}', b"no json")
+                log.write(b"hello", b"world")
+                file.ended = log.ended = True
+                bodies = []
+                async with asyncio.timeout(20):
+                    async for message in published:
+                        bodies.append(RunSummary.model_validate(message.payload))
+                        if bodies[-1].complete:
+                            break
+            body = bodies[-1]
+            assert (body.events, body.step, body.episodes, body.return_mean) == (103, 99, 1, 3.5)
+            assert (body.malformed, body.scalars, body.missing) == (1, {"loss": 0.25}, 0)
+            bus, run = bridge.bus, file.run
+            assert (await bus.request("telemetry", Summaries(runs=[run]))).summaries[0].complete
+            assert (await bus.request("telemetry", Metrics(run=run))).metrics == {
+                "reward": 100,
+                "episode_return": 1,
+                "episode_length": 1,
+                "loss": 1,
+            }
+            series = await bus.request("telemetry", Series(run=run, metric="loss"))
+            assert (series.steps, series.values, series.points) == ([99], [0.25], 1)
+            assert (await bus.request("telemetry", Episodes(run=run))).rows[0]["length"] == 100
+            events = await bus.request("telemetry", Events(run=run, kinds=["malformed"]))
+            assert [(row["number"], row["line"]) for row in events.rows] == [(102, "no json")]
+            assert "not JSON" in events.rows[0]["reason"]
+            assert [row["line"] for row in (await bus.request("telemetry", Logs(run=run))).rows] == ["hello", "world"]
+            with pytest.raises(CommandRefusedError, match="nothing is stored of run 'nope'") as refusal:
+                await bus.request("telemetry", Metrics(run="nope"))
+            assert refusal.value.code == "unknown_run"
+            stats = await bus.request("telemetry", Stats())
+            assert stats.counters["stored"] == 105
+            assert "series" in (await bus.request("telemetry", Info())).commands
+
+    asyncio.run(scenario())
+
+
+def test_nonsense_on_the_bus_is_counted_and_harmless(processes):
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            bus = bridge.bus
+            await wait_for_telemetry(bus)
+            run = new_run()
+            good = {"host": "fake", "run": run, "attempt": 1, "kind": "journal", "offset": 0, "skipped": 0}
+            for payload, buffers in [
+                ({}, ()),
+                ({**good, "first": 0, "count": 1, "end": 5}, ()),
+                ({**good, "first": 0, "count": 2, "end": 5}, (b"{}\n",)),
+                ({**good, "first": 0, "count": 1, "end": 5}, (b"{}",)),
+                ({**good, "first": -1, "count": 1, "end": 5}, (b"{}\n",)),
+                ({**good, "first": 2**60, "count": 1, "end": 5}, (b"{}\n",)),
+                ({**good, "first": 0, "count": 1, "end": 2**70}, (b"{}\n",)),
+            ]:
+                with contextlib.suppress(OverflowError):  # msgpack itself knows no number beyond 64 bits
+                    bus.publish(topics.run_telemetry(run), payload, buffers)
+            bus.publish(topics.host_streams("fake"), {"host": "fake", "tails": [{"run": 5}]})
+            bus.publish(topics.host_streams("fake"), {"host": "fake", "tails": "x"})
+            file = bridge.open(run)
+            file.write(*steps(0, 10))
+            file.ended = True
+            await bridge.until_whole()
+            assert (await bus.request("telemetry", Stats())).counters["bad_batches"] == 8
+        processes.assert_stored_once(file)
+
+    asyncio.run(scenario())
