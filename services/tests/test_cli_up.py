@@ -1,0 +1,227 @@
+"""`mosaic up` and `mosaic down` with real processes: what dies comes back, what is stopped leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+MOSAIC = [sys.executable, "-m", "mosaic_services.cli"]
+SERVICES = {"broker", "scheduler", "telemetry", "supervisor"}
+
+
+def wait_until(what: str, condition: Callable[[], object], seconds: float = 40.0) -> object:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
+    return value
+
+
+class Place:
+    """A home, and what runs in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.env = {**os.environ, "MOSAIC_HOME": str(path), "NO_COLOR": "1"}
+        self.env.pop("MOSAIC_BUS", None)
+
+    def mosaic(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*MOSAIC, *arguments], env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def up(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `mosaic up` in the foreground, as a terminal would, and wait until it says that it is up."""
+        output = (self.path.parent / "up.txt").open("a")
+        process = subprocess.Popen(
+            [*MOSAIC, "up", *arguments], env=self.env, stdout=output, stderr=output, text=True, start_new_session=True
+        )
+        output.close()
+        wait_until("the panel", lambda: "MOSAIC is up" in self.output() or process.poll() is not None)
+        return process
+
+    def output(self) -> str:
+        return (self.path.parent / "up.txt").read_text()
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """Services of this home by name."""
+        found = {}
+        for process in psutil.process_iter():
+            try:
+                command = process.cmdline()
+            except psutil.Error:
+                continue
+            if str(self.path) in command and (match := re.search(r"mosaic_services\.(\w+)", " ".join(command))):
+                found[match[1]] = process
+        return found
+
+    def sockets(self) -> list[Path]:
+        return list(self.path.rglob("*.sock"))
+
+    def pids(self) -> dict[str, int]:
+        answer = json.loads(self.mosaic("status", "--json").stdout)
+        return {each["service"].split(".")[0]: each.get("pid", 0) for each in answer["services"]}
+
+    def assert_nothing_left(self) -> None:
+        wait_until("all processes to end", lambda: not self.processes(), 10)
+        assert self.sockets() == []
+        assert not (self.path / "bus-address").exists()
+
+
+@pytest.fixture
+def place(tmp_path) -> Iterator[Place]:
+    made = Place(tmp_path / "home")
+    yield made
+    for process in made.processes().values():
+        process.kill()
+
+
+def test_up_answers_and_ctrl_c_leaves_nothing(place):
+    process = place.up("--cpus", "3", "--memory-mb", "2048")
+    assert set(place.processes()) == SERVICES
+    status = json.loads(place.mosaic("status", "--json").stdout)
+    assert {each["answer"] for each in status["services"]} == {"up"}
+    assert status["hosts"][0]["total"] == {"cpus": 3.0, "memory_mb": 2048}
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 0
+    assert "nothing runs any more" in place.output()
+    place.assert_nothing_left()
+
+
+@pytest.mark.parametrize("service", sorted(SERVICES))
+def test_service_killed_is_started_again_and_answers(place, service):
+    process = place.up()
+    before = place.processes()[service].pid
+    os.kill(before, signal.SIGKILL)
+    wait_until("a new process", lambda: (found := place.processes().get(service)) and found.pid != before)
+    wait_until("all services to answer", lambda: place.mosaic("status").returncode == 0)
+    assert place.pids()[service] != before
+    assert f"{service} (pid {before}) was killed by SIGKILL; starting it again in 0.2 s" in place.output()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    place.assert_nothing_left()
+
+
+def test_up_killed_takes_its_services_with_it_and_can_start_again(place):
+    process = place.up("--bind", f"tcp://127.0.0.1:{free_port()}")
+    process.kill()
+    process.wait()
+    wait_until("the services to end", lambda: not place.processes())
+    stopped = place.mosaic("down")
+    assert (stopped.returncode, stopped.stdout) == (0, f"nothing is running in {place.path}\n")
+    # The address that the dead one left must not mislead the next.
+    started = place.mosaic("up", "--detach")
+    assert started.returncode == 0, started.stderr
+    assert place.mosaic("status").returncode == 0
+    assert place.mosaic("down").returncode == 0
+    place.assert_nothing_left()
+
+
+def free_port() -> int:
+    """Find a port such that it and the next are free."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return int(port)
+
+
+def test_bind_is_found_by_clients_and_forgotten_at_the_end(place):
+    address = f"tcp://127.0.0.1:{free_port()}"
+    assert place.mosaic("up", "--detach", "--bind", address).returncode == 0
+    assert (place.path / "bus-address").read_text() == address
+    assert json.loads(place.mosaic("status", "--json").stdout)["address"] == address
+    assert place.mosaic("down").returncode == 0
+    place.assert_nothing_left()
+
+
+def test_detach_returns_when_ready_and_second_up_says_who_runs(place):
+    started = place.mosaic("up", "--detach", "--json")
+    assert started.returncode == 0, started.stderr
+    facts = json.loads(started.stdout)
+    assert facts["home"] == str(place.path)
+    assert facts["cpus"] > 0
+    assert place.mosaic("runs").returncode == 0
+    for arguments in (["up"], ["up", "--detach"]):
+        second = place.mosaic(*arguments)
+        assert second.returncode == 2
+        assert f"another up (pid {facts['pid']}) already runs in {place.path}" in second.stderr
+        assert "Traceback" not in second.stderr
+    stopped = place.mosaic("down", "--json")
+    assert json.loads(stopped.stdout) == {"stopped": True, "pid": facts["pid"], "home": str(place.path)}
+    # Where nothing reaps orphans (a container without an init), the number stays behind as a zombie.
+    assert not psutil.pid_exists(facts["pid"]) or psutil.Process(facts["pid"]).status() == psutil.STATUS_ZOMBIE
+    place.assert_nothing_left()
+    assert place.mosaic("down").returncode == 0
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_service_that_cannot_run_ends_the_stack_with_its_reason(place, detach):
+    """The broker's port is taken: the others must not be left behind."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        refused = place.mosaic("up", *detach, "--bind", f"tcp://127.0.0.1:{taken.getsockname()[1]}")
+    assert refused.returncode in {1, 2}
+    assert refused.stderr.startswith("error: broker ")
+    assert "Address already in use" in refused.stderr
+    place.assert_nothing_left()
+
+
+def test_address_that_others_could_reach_is_refused(place):
+    refused = place.mosaic("up", "--bind", "tcp://0.0.0.0:5550")
+    assert refused.returncode == 2
+    assert "reachable from other machines" in refused.stderr
+    assert not place.processes()
+
+
+def test_interrupt_while_starting_leaves_nothing(place):
+    output = subprocess.Popen([*MOSAIC, "up"], env=place.env, stdout=subprocess.DEVNULL, start_new_session=True)
+    wait_until("the broker", lambda: "broker" in place.processes())
+    output.send_signal(signal.SIGINT)
+    assert output.wait(timeout=30) == 0
+    place.assert_nothing_left()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_down_stops_the_runs_and_keep_runs_leaves_them_for_the_next_up(place):
+    assert place.mosaic("up", "--detach").returncode == 0
+    submitted = place.mosaic("submit", "--worker", "baseline", "episodes=1000000", "step_events=false", "--json")
+    run = json.loads(submitted.stdout)["runs"][0]["run"]
+
+    def state() -> str:
+        return str(json.loads(place.mosaic("show", run, "--json").stdout)["run"]["state"])
+
+    def workers() -> list[psutil.Process]:
+        return [each for each in psutil.process_iter(["cmdline"]) if run in " ".join(each.info["cmdline"] or ())]
+
+    wait_until("the run to run", lambda: state() == "running", 200)
+    kept = place.mosaic("down", "--keep-runs")
+    assert "leaves its runs going" in kept.stdout
+    assert workers()
+    assert "leaving 1 run going" in (place.path / "logs" / "up.log").read_text()
+    assert place.mosaic("up", "--detach").returncode == 0
+    wait_until("the run to be taken over", lambda: state() == "running")
+    assert place.mosaic("down").returncode == 0
+    assert "stopping 1 run…" in (place.path / "logs" / "up.log").read_text()
+    wait_until("its processes to end", lambda: not workers())
+    place.assert_nothing_left()
