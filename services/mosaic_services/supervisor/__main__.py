@@ -28,6 +28,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if not topics.is_host_name(arguments.host):
         parser.error(f"--host {arguments.host!r}: only a-z, 0-9 and - are allowed, at most 63 of them")
+    for option, given in (("--cpus", arguments.cpus), ("--memory-mb", arguments.memory_mb)):
+        if given is not None and given <= 0:
+            parser.error(f"{option} {given}: a host offers more than nothing")
     machine = default_total()
     total = Resources(cpus=arguments.cpus or machine.cpus, memory_mb=arguments.memory_mb or machine.memory_mb)
     home = Home.find(arguments.home)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus import topics
 from mosaic_bus.messages import Batch, Position, StreamId, StreamTail, StreamTails
-from mosaic_services.supervisor.lines import Cut, LineFile
+from mosaic_services.supervisor.lines import Cut, Limits, LineFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,8 +24,14 @@ __all__ = ["WINDOW_BYTES", "Bridge", "Stream"]
 WINDOW_BYTES = 4 * 1024 * 1024
 # Batches of one stream before the next stream has its turn.
 _BATCHES_PER_TURN = 4
+# Batches that are sent again for each live one, while the store catches up.
+_REPAIRS_PER_LIVE = 4
 # The store counts as away when nothing has been heard of it for this long; live readers then need not wait for it.
 _STORE_AWAY_AFTER_S = 3.0
+# A store names every announced stream each second: an adopted one that it has not named by then is new to it.
+_ADOPTED_UNKNOWN_AFTER_S = 5.0
+# Announcements get lost: the end of a stream is announced until the store has spoken of the stream after so many.
+_FINAL_CONFIRMATIONS = 2
 
 
 @dataclass
@@ -36,32 +42,51 @@ class Stream:
     file: LineFile
     # How far it has been published; None for an adopted stream until the store has said where it stands.
     sent: Position | None
+    opened_at: float
     stored: Position = field(default_factory=Position)
     # Where a requested resend has got to; None when there is none.
     repair: Position | None = None
+    # Batches sent again since the last live one.
+    repaired: int = 0
     ended: bool = False
     drained: bool = False
+    # Whether its end was announced since the store last spoke of it, and how often the store then did.
+    final_announced: bool = False
+    confirmed: int = 0
 
     @property
     def is_stored(self) -> bool:
-        """Whether all of it is in the store, and no more will come."""
-        return self.drained and self.sent is not None and self.stored.number >= self.sent.number
+        """Whether all of it is in the store, no more will come, and the store knows that."""
+        if not self.drained or self.sent is None or self.confirmed < _FINAL_CONFIRMATIONS:
+            return False
+        return self.stored.number >= self.sent.number
 
 
 class Bridge:
     """All open streams of a host."""
 
-    def __init__(self, host: str, publish: Callable[[str, Model, Iterable[bytes]], bool], now: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        publish: Callable[[str, Model, Iterable[bytes]], bool],
+        now: float,
+        *,
+        limits: Limits | None = None,
+        window: int = WINDOW_BYTES,
+    ) -> None:
         self.host = host
+        self._limits = limits
+        self._window = window
         self.streams: dict[StreamId, Stream] = {}
         self.counters: Counter[str] = Counter({"lines": 0, "bytes": 0, "resent": 0})
         self._publish = publish
         self._store_heard_at = now
         self._storing = True
 
-    def open(self, stream_id: StreamId, path: str, *, adopted: bool) -> Stream:
+    def open(self, stream_id: StreamId, path: str, now: float, *, adopted: bool) -> Stream:
         """Begin to carry a file; `adopted` if an earlier supervisor may have carried some of it."""
-        stream = Stream(stream_id, LineFile(path, is_log=stream_id.kind == "log"), sent=None if adopted else Position())
+        file = LineFile(path, is_log=stream_id.kind == "log", limits=self._limits)
+        stream = Stream(stream_id, file, sent=None if adopted else Position(), opened_at=now)
         self.streams[stream_id] = stream
         return stream
 
@@ -82,8 +107,12 @@ class Bridge:
         if stream is None:
             return
         stream.stored = position
-        if stream.sent is None:
+        # What is stored was live before, so there is no need to publish it again: an earlier supervisor has.
+        if stream.sent is None or position.number > stream.sent.number:
             stream.sent = position
+        if stream.final_announced:
+            stream.final_announced = False
+            stream.confirmed += 1
 
     def resend(self, stream_id: StreamId, position: Position) -> bool:
         """The store wants a stream again from a position; False if there is no such stream."""
@@ -107,43 +136,43 @@ class Bridge:
         moved = False
         for stream in list(self.streams.values()):
             if stream.sent is None:
-                if alive:
+                if alive and now - stream.opened_at < _ADOPTED_UNKNOWN_AFTER_S:
                     continue
                 stream.sent = stream.stored
             if stream.repair is not None:
-                moved |= self._pump_repair(stream)
-            moved |= self._pump_live(stream, alive=alive)
+                moved |= self._pump_repair(stream, stream.sent)
+            if stream.repair is None or not alive:
+                moved |= self._pump_live(stream, _BATCHES_PER_TURN, self._window if alive else None)
+            elif stream.repaired >= _REPAIRS_PER_LIVE:
+                # While the store catches up, what is live goes on, so that live readers do not stand still; but slower
+                # than what is sent again, or the store would never catch up with a worker that writes flat out.
+                stream.repaired = 0
+                moved |= self._pump_live(stream, 1, None)
         return moved
 
-    def _pump_repair(self, stream: Stream) -> bool:
+    def _pump_repair(self, stream: Stream, sent: Position) -> bool:
         moved = False
         for _ in range(_BATCHES_PER_TURN):
-            if stream.repair is None or stream.sent is None:
+            if stream.repair is None or stream.repair.offset - stream.stored.offset >= self._window:
                 break
-            if stream.repair.number >= stream.sent.number:
+            if stream.repair.number >= sent.number or stream.repair.offset >= sent.offset:
                 stream.repair = None
                 break
-            if stream.repair.offset - stream.stored.offset >= WINDOW_BYTES:
-                break
             # Not past what was live: live readers do not see this topic, and are to see every line.
-            cut = stream.file.cut(stream.repair, ended=stream.ended, until=stream.sent.offset)
+            cut = stream.file.cut(stream.repair, ended=stream.ended, until=sent.offset)
             if cut is None or not self._send(stream, cut, topics.repair(stream.id.run)):
                 break
             self.counters["resent"] += cut.count
             stream.repair = cut.end
+            stream.repaired += 1
             moved = True
         return moved
 
-    def _pump_live(self, stream: Stream, *, alive: bool) -> bool:
+    def _pump_live(self, stream: Stream, turns: int, window: int | None) -> bool:
         topic = (topics.run_telemetry if stream.id.kind == "journal" else topics.run_log)(stream.id.run)
         moved = False
-        # While the store catches up, what is live goes on, one batch a turn, so that live readers do not stand still.
-        turns = 1 if stream.repair is not None else _BATCHES_PER_TURN
         for _ in range(turns):
-            if stream.sent is None:
-                break
-            ahead = stream.sent.offset - stream.stored.offset
-            if alive and stream.repair is None and ahead >= WINDOW_BYTES:
+            if stream.sent is None or (window is not None and stream.sent.offset - stream.stored.offset >= window):
                 break
             ended = stream.ended  # Read before the file: what is written before an end is then never overlooked.
             cut = stream.file.cut(stream.sent, ended=ended)
@@ -174,7 +203,9 @@ class Bridge:
         return True
 
     def tails(self) -> StreamTails:
-        """How far every open stream goes."""
+        """How far every open stream goes: to be published."""
+        for stream in self.streams.values():
+            stream.final_announced |= stream.drained
         return StreamTails(
             host=self.host,
             tails=[

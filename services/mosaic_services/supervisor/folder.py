@@ -18,6 +18,7 @@ __all__ = ["AttemptFolder", "AttemptKey"]
 
 _LOG_LINES_REPORTED = 20
 _TAIL_BYTES = 64 * 1024
+_LONGEST_REASON = 500
 _SIGKILL = 9
 _EXIT_CONFIGURATION = 2
 _EXIT_NOT_STARTED = 127
@@ -45,8 +46,12 @@ class AttemptFolder:
     @classmethod
     def active(cls, home: Home) -> list[AttemptFolder]:
         """All attempts of this home that are not done with: running, unreported, or not yet stored whole."""
-        notes = sorted((home.path / "active").glob("*.*"))
+        notes = sorted(note for note in (home.path / "active").glob("*.*") if note.suffix[1:].isdecimal())
         return [cls(home, AttemptKey(note.stem, int(note.suffix[1:]))) for note in notes]
+
+    def exit_path(self) -> str:
+        """The file that says how it ended, for a cheap look at whether it has."""
+        return str(self.path / "exit.json")
 
     @property
     def journal(self) -> Path:
@@ -134,7 +139,7 @@ class AttemptFolder:
         if said.get("event") == "run_failed":
             known = said.get("category") in list(FailureCategory)
             category = FailureCategory(said["category"]) if known else by_code
-            return category, f"{said.get('error')}: exit {report.code}"
+            return category, f"{str(said.get('error'))[:_LONGEST_REASON]}: exit {report.code}"
         return by_code, f"exit {report.code}"
 
     def _last_event(self) -> dict[str, Any]:
@@ -175,6 +180,8 @@ def _tail(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").splitlines()
+            # Not splitlines(): it also splits at characters that may stand inside a line of JSON.
+            text = file.read(_TAIL_BYTES).decode("utf-8", "replace").removesuffix("\n")
+            return text.split("\n") if text else []
     except FileNotFoundError:
         return []

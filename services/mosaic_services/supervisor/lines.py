@@ -1,7 +1,7 @@
-"""Cutting a growing file into batches of whole lines. Reads at given positions and keeps no state.
+"""Cutting a growing file into batches of whole lines.
 
 The same position of the same file always gives the same lines with the same numbers, however often it is read
-and whoever reads it: that is what lets a lost batch be sent again.
+and whoever reads it: that is what lets a lost batch be sent again. What a `LineFile` remembers only saves it work.
 """
 
 from __future__ import annotations
@@ -13,11 +13,23 @@ from dataclasses import dataclass
 from mosaic_bus.messages import Position
 from mosaic_services.supervisor.run_host import LOG_HEAD_BYTES, LOG_TAIL_BYTES
 
-__all__ = ["CHUNK_BYTES", "MAX_LINE_BYTES", "Cut", "LineFile"]
+__all__ = ["CHUNK_BYTES", "MAX_LINE_BYTES", "Cut", "Limits", "LineFile"]
 
 CHUNK_BYTES = 128 * 1024
 MAX_LINE_BYTES = 1024 * 1024
 _HEAD_OF_LONG_LINE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes in bytes; `chunk` must not exceed `max_line`."""
+
+    chunk: int = CHUNK_BYTES
+    max_line: int = MAX_LINE_BYTES
+    log_head: int = LOG_HEAD_BYTES
+    log_tail: int = LOG_TAIL_BYTES
+    # How much of an endless line is looked through in one call.
+    scan: int = 8 * MAX_LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +45,15 @@ class Cut:
 class LineFile:
     """A file that a worker appends lines to."""
 
-    def __init__(self, path: str, *, is_log: bool = False) -> None:
+    def __init__(self, path: str, *, is_log: bool = False, limits: Limits | None = None) -> None:
         self._path = path
         self._is_log = is_log
+        self._limits = limits or Limits()
         self._fd: int | None = None
+        # Where there was nothing to cut: (start, size, until, ended). Asked the same again, the answer is the same.
+        self._nothing: tuple[int, int, int | None, bool] | None = None
+        # The long line that starts at the first of these has no newline before the second.
+        self._scanned = (-1, 0)
 
     def close(self) -> None:
         """Close the file."""
@@ -57,59 +74,72 @@ class LineFile:
         """Take the next whole lines from a position; None if there are none yet.
 
         `ended` says that nobody writes any more: a last line without a newline then counts as a line.
-        `until` is a line's end that an earlier cut came to, and that this one must not pass.
+        `until` is a line's end that an earlier cut came to, and that this one does not pass.
         """
-        size = limit = self.size()
-        if self._is_log and size > LOG_HEAD_BYTES and not (ended and size <= LOG_HEAD_BYTES + LOG_TAIL_BYTES):
-            if start.offset <= LOG_HEAD_BYTES:
-                limit = LOG_HEAD_BYTES
-            elif not ended:
-                return None
-        if start.offset >= size or self._fd is None:
+        size = self.size()
+        if start.offset >= size or (until is not None and start.offset >= until):
             return None
-        here = min(CHUNK_BYTES, limit - start.offset, (until or limit) - start.offset)
-        data = os.pread(self._fd, here, start.offset)
+        if self._nothing == (start.offset, size, until, ended):
+            return None
+        limits = self._limits
+        flooded = self._is_log and size > limits.log_head and not (ended and size <= limits.log_head + limits.log_tail)
+        in_head = flooded and start.offset <= limits.log_head
+        limit = limits.log_head if in_head else size
+        if until is not None:
+            limit = min(limit, until)
+        if flooded and not in_head and not ended:
+            return None
+        data = self._read(start.offset, min(limits.chunk, limit - start.offset))
         last = data.rfind(b"\n")
-        if last < 0 and len(data) == CHUNK_BYTES:
-            data = os.pread(self._fd, min(MAX_LINE_BYTES + 1, limit - start.offset), start.offset)
+        if last < 0 and len(data) >= limits.chunk:
+            data = self._read(start.offset, min(limits.max_line + 1, limit - start.offset))
             last = data.rfind(b"\n")
         if last >= 0:
             return _whole_lines(start, data[: last + 1], last + 1)
-        if limit < size:
-            return self._flooded(start, size, ended=ended)
-        if len(data) > MAX_LINE_BYTES:
-            return self._long_line(start, size, ended=ended)
-        return _whole_lines(start, data + b"\n", len(data)) if ended else None
+        if len(data) > limits.max_line:
+            end = self._end_of_long_line(start.offset, limit)
+            if end is None and self._scanned[1] < limit:
+                return None  # There is more to look through the next time.
+            if end is None and ended and not in_head:
+                end = limit
+            if end is not None:
+                return self._long_line(start, end)
+        if ended and in_head:
+            return self._left_out(start, size)
+        if ended and limit == size:
+            return _whole_lines(start, data + b"\n", len(data))
+        self._nothing = (start.offset, size, until, ended)
+        return None
 
-    def _long_line(self, start: Position, size: int, *, ended: bool) -> Cut | None:
-        """Stand in for a line that is too long to carry, once its end is known."""
-        end = self._find_newline(start.offset + MAX_LINE_BYTES, size)
-        if end is None:
-            if not ended:
-                return None
-            end = size
-        head = self._read(start.offset, _HEAD_OF_LONG_LINE).decode("utf-8", "replace")
-        stand_in = {"event": "malformed", "reason": "line too long", "bytes": end - start.offset, "head": head}
-        text = f"[a line of {end - start.offset} bytes is left out here]" if self._is_log else json.dumps(stand_in)
-        return _one_line(start, text, end)
-
-    def _flooded(self, start: Position, size: int, *, ended: bool) -> Cut | None:
-        """Stand in for the middle of a log over its limit, once the log has ended: its tail still follows."""
-        if not ended:
-            return None
-        tail = max(size - LOG_TAIL_BYTES, start.offset)
-        newline = self._find_newline(tail, size)
-        end = tail if newline is None else newline
-        return _one_line(start, f"[{end - start.offset} bytes of log are left out here: it exceeded its limit]", end)
-
-    def _find_newline(self, offset: int, size: int) -> int | None:
-        """The place after the next newline."""
-        while offset < size:
-            piece = self._read(offset, MAX_LINE_BYTES)
+    def _end_of_long_line(self, start: int, limit: int) -> int | None:
+        """The place after the newline of a long line; None if it has none so far, or not in what was looked through."""
+        offset = start + self._limits.max_line
+        if self._scanned[0] == start:
+            offset = max(offset, self._scanned[1])
+        stop = min(limit, offset + self._limits.scan)
+        while offset < stop:
+            piece = self._read(offset, min(self._limits.max_line, stop - offset))
             if (found := piece.find(b"\n")) >= 0:
                 return offset + found + 1
-            offset += len(piece) or size
+            offset += len(piece) or stop
+        self._scanned = (start, offset)
         return None
+
+    def _long_line(self, start: Position, end: int) -> Cut:
+        """Stand in for a line that is too long to carry."""
+        length = end - start.offset
+        if self._is_log:
+            return _one_line(start, f"[a line of {length} bytes is left out here]", end)
+        head = self._read(start.offset, min(_HEAD_OF_LONG_LINE, length)).decode("utf-8", "replace")
+        stand_in = {"event": "malformed", "reason": "line too long", "bytes": length, "head": head}
+        return _one_line(start, json.dumps(stand_in), end)
+
+    def _left_out(self, start: Position, size: int) -> Cut:
+        """Stand in for the middle of a log over its limit that has ended: its tail still follows."""
+        tail = size - self._limits.log_tail
+        newline = self._read(tail, self._limits.log_tail).find(b"\n")
+        end = tail + newline + 1
+        return _one_line(start, f"[{end - start.offset} bytes of log are left out here: it exceeded its limit]", end)
 
     def _read(self, offset: int, length: int) -> bytes:
         return os.pread(self._fd, length, offset) if self._fd is not None else b""

@@ -30,6 +30,7 @@ __all__ = [
     "StopAsked",
     "StreamsStored",
     "Sweep",
+    "Swept",
 ]
 
 
@@ -86,7 +87,15 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class RunHostGone:
-    """Its run host died without recording anything."""
+    """Its run host died without recording anything, or could not be started."""
+
+    key: AttemptKey
+    reason: str = "its run host died without a word; the worker was killed with it"
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Nothing is left of what a dead run host was to watch over."""
 
     key: AttemptKey
     now: float
@@ -107,7 +116,16 @@ class Forgotten:
 
 
 Stimulus = (
-    Placed | Prepared | PrepareFailed | JournalGrew | StopAsked | Exited | RunHostGone | StreamsStored | Forgotten
+    Placed
+    | Prepared
+    | PrepareFailed
+    | JournalGrew
+    | StopAsked
+    | Exited
+    | RunHostGone
+    | Swept
+    | StreamsStored
+    | Forgotten
 )
 
 
@@ -167,6 +185,8 @@ class Attempt:
 
     phase: AttemptPhase = AttemptPhase.PREPARING
     exit: ExitReport | None = None
+    # Why its run host is gone, while what it left is being swept up: only then has it ended.
+    lost: str | None = None
     forgotten: bool = False
     stored: bool = False
 
@@ -195,29 +215,29 @@ class Machine:
         return self._advance(key, attempt, stimulus)
 
     def _advance(self, key: AttemptKey, attempt: Attempt, stimulus: Stimulus) -> list[Instruction]:
+        preparing = attempt.phase is AttemptPhase.PREPARING
         match stimulus:
-            case Prepared() if attempt.phase is AttemptPhase.PREPARING:
+            case Prepared() if preparing:
                 attempt.phase = AttemptPhase.STARTING
                 return [Start(key)]
-            case PrepareFailed(reason=reason, category=category, now=now):
+            case PrepareFailed(reason=reason, category=category, now=now) if preparing:
                 return self._end(key, attempt, ExitReport(code=None, category=category, reason=reason, ended_at=now))
             case JournalGrew() if attempt.phase is AttemptPhase.STARTING:
                 attempt.phase = AttemptPhase.RUNNING
-            case StopAsked(reason=reason, now=now):
-                if attempt.phase is AttemptPhase.PREPARING:
-                    return self._end(key, attempt, ExitReport(code=None, stopped=True, reason=reason, ended_at=now))
+            case StopAsked(reason=reason, now=now) if preparing:
+                return self._end(key, attempt, ExitReport(code=None, stopped=True, reason=reason, ended_at=now))
+            case StopAsked(reason=reason):
                 attempt.phase = AttemptPhase.STOPPING
                 return [SignalStop(key, reason)]
             case Exited(report=report):
                 attempt.phase, attempt.exit = AttemptPhase.ENDED, report
-            case RunHostGone(now=now):
-                lost = ExitReport(
-                    code=None,
-                    category=FailureCategory.INFRASTRUCTURE,
-                    reason="its run host died without a word; the worker was killed with it",
-                    ended_at=now,
-                )
-                return [Sweep(key), *self._end(key, attempt, lost)]
+            case RunHostGone(reason=reason) if not preparing and attempt.lost is None:
+                attempt.lost = reason
+                return [Sweep(key)]
+            case Swept(now=now) if attempt.lost is not None:
+                category = FailureCategory.INFRASTRUCTURE
+                report = ExitReport(code=None, category=category, reason=attempt.lost, ended_at=now)
+                return self._end(key, attempt, report)
         return []
 
     def _end(self, key: AttemptKey, attempt: Attempt, report: ExitReport) -> list[Instruction]:

@@ -25,6 +25,8 @@ __all__ = ["MARK", "UsageMeter", "is_alive", "start_run_host", "stop_run_host", 
 MARK = "MOSAIC_ATTEMPT_MARK"
 # A killed process is gone at once, unless the kernel holds it: then there is no point in waiting for ever.
 _SWEEP_ROUNDS = 500
+_DEAD = (b"Z", b"X")
+_BOOT = run_host.boot()
 
 
 def mark_of(folder: AttemptFolder) -> str:
@@ -34,26 +36,29 @@ def mark_of(folder: AttemptFolder) -> str:
 
 def start_run_host(folder: AttemptFolder) -> subprocess.Popen[bytes]:
     """Start the run host in a session of its own; it outlives us."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", run_host.__file__, str(folder.path)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=(folder.path / "host-errors.txt").open("ab"),
-        start_new_session=True,
-        env={},
-    )
+    with (folder.path / "host-errors.txt").open("ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", run_host.__file__, str(folder.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+            env={},
+        )
 
 
 def is_alive(host: dict[str, Any]) -> bool:
     """Whether the process that wrote `host.json` still runs (and is not another one with the same pid)."""
     try:
-        return run_host.start_time(host["pid"]) == host["start_time"] and not _is_zombie(host["pid"])
+        state, start_time = _state_and_start(host["pid"])
     except (OSError, ValueError, IndexError):
         return False
+    return start_time == host["start_time"] and state not in _DEAD and host.get("boot", _BOOT) == _BOOT
 
 
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X")
+def _state_and_start(pid: int) -> tuple[bytes, int]:
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
+    return fields[0], int(fields[19])
 
 
 def stop_run_host(host: dict[str, Any]) -> None:
@@ -81,8 +86,10 @@ def sweep(folder: AttemptFolder) -> int:
 
 def _carries(pid: int, wanted: bytes) -> bool:
     try:
-        return wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") and not _is_zombie(pid)
-    except OSError:
+        return (
+            wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") and _state_and_start(pid)[0] not in _DEAD
+        )
+    except (OSError, ValueError, IndexError):
         return False
 
 
@@ -95,6 +102,8 @@ class UsageMeter:
 
     def measure(self, roots: dict[Any, int], now: float) -> dict[Any, Usage]:
         """Usage of everything below each root pid, since the last call."""
+        if not roots:
+            return {}
         parents: dict[int, list[int]] = {}
         for process in psutil.process_iter(["ppid"]):
             parents.setdefault(process.info["ppid"] or 0, []).append(process.pid)

@@ -25,6 +25,8 @@ PR_SET_CHILD_SUBREAPER = 36
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Time that leftovers of a worker which has ended get between SIGTERM and SIGKILL.
 LEFTOVER_GRACE_S = 0.5
+# Seconds that a full disk is given to get room again.
+RECORD_TRIES = 600
 # A log keeps its beginning and its end; what a flood writes in between is given back to the disk.
 LOG_HEAD_BYTES = 16 * 1024 * 1024
 LOG_TAIL_BYTES = 1024 * 1024
@@ -51,6 +53,15 @@ def start_time(pid: int) -> int:
         return int(file.read().rsplit(b")", 1)[1].split()[19])
 
 
+def boot() -> str:
+    """Which boot of the machine this is: start times count from it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def descendants(root: int) -> list[int]:
     """All processes below one, read from /proc."""
     children: dict[int, list[int]] = {}
@@ -68,11 +79,11 @@ def descendants(root: int) -> list[int]:
 
 def start_worker(order: dict[str, Any]) -> int:
     """Fork and become the worker: own session, journal as stdout, log as stderr."""
+    host = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        host = os.getppid()
         os.setsid()
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != host:
@@ -91,8 +102,9 @@ def start_worker(order: dict[str, Any]) -> int:
         os.chdir(order["cwd"])
         os.execve(order["argv"][0], order["argv"], order["environ"])
     except BaseException as error:
-        os.write(2, f"cannot start {order['argv'][0]}: {error}\n".encode())
-    os._exit(127)
+        os.write(2, f"cannot start {order.get('argv')}: {error}\n".encode())
+    finally:
+        os._exit(127)
 
 
 class Host:
@@ -110,17 +122,18 @@ class Host:
     def watch(self) -> None:
         """Return when the worker and everything below it are gone."""
         while self.reap():
-            left = 1.0 if self.kill_at is None else min(1.0, max(0.01, self.kill_at - time.monotonic()))
+            now = time.monotonic()
+            if self.status is not None and self.kill_at is None:
+                self.signal_all(signal.SIGTERM)
+                self.kill_at = now + LEFTOVER_GRACE_S
+            if self.kill_at is not None and now >= self.kill_at:
+                self.signal_all(signal.SIGKILL)
+                self.kill_at = now + 0.05
+            self.bound_log()
+            left = 1.0 if self.kill_at is None else min(1.0, max(0.01, self.kill_at - now))
             info = signal.sigtimedwait(SIGNALS, left)
             if info is not None and info.si_signo != signal.SIGCHLD:
                 self.stop()
-            if self.status is not None and self.kill_at is None:
-                self.signal_all(signal.SIGTERM)
-                self.kill_at = time.monotonic() + LEFTOVER_GRACE_S
-            if self.kill_at is not None and time.monotonic() >= self.kill_at:
-                self.signal_all(signal.SIGKILL)
-                self.kill_at = time.monotonic() + 0.05
-            self.bound_log()
 
     def stop(self) -> None:
         """Begin the end: SIGTERM to the worker's group now, SIGKILL to all after the grace period."""
@@ -128,8 +141,11 @@ class Host:
             return
         self.stopped = True
         self.kill_at = time.monotonic() + self.grace_s
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.killpg(self.worker, signal.SIGTERM)
+        except ProcessLookupError:
+            # It has just been forked and has no group of its own yet. (It is not reaped, so the pid is still its own.)
+            os.kill(self.worker, signal.SIGTERM)
 
     def reap(self) -> bool:
         """Collect ended children; False once there are none left."""
@@ -166,6 +182,20 @@ class Host:
             self.log_punched = end
 
 
+def record(ending: dict[str, Any]) -> None:
+    """Write `exit.json`; on a full disk, wait for room rather than lose how a long run ended."""
+    for left in reversed(range(RECORD_TRIES)):
+        try:
+            write_json("exit.json", ending)
+            return
+        except FileNotFoundError:
+            return  # The folder was removed: nobody wants to know.
+        except OSError:
+            if not left:
+                raise
+            time.sleep(1.0)
+
+
 def main(folder: str) -> int:
     """Run one attempt."""
     os.chdir(folder)
@@ -181,12 +211,12 @@ def main(folder: str) -> int:
     with open("attempt.json") as file:
         order = json.load(file)
     started_at = time.time()
-    write_json("host.json", {"pid": os.getpid(), "start_time": start_time(os.getpid()), "started_at": started_at})
+    pid = os.getpid()
+    write_json("host.json", {"pid": pid, "start_time": start_time(pid), "boot": boot(), "started_at": started_at})
     host = Host(order)
     host.watch()
     status = host.status if host.status is not None else 0
-    write_json(
-        "exit.json",
+    record(
         {
             "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
@@ -194,7 +224,7 @@ def main(folder: str) -> int:
             "started_at": started_at,
             "ended_at": time.time(),
             "max_rss_mb": host.max_rss_kb / 1024,
-        },
+        }
     )
     return 0
 

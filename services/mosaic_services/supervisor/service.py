@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import structlog
+from pydantic import ValidationError
 
 from mosaic_bus import topics
 from mosaic_bus.commands import Ack, Describe, Description, Detach, Forget, Place, Resend, Stop
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from mosaic_bus.envelope import Message
     from mosaic_bus.home import Home
     from mosaic_bus.messages import RunSpec
+    from mosaic_services.supervisor.bridge import Stream
 
 __all__ = ["SupervisorService"]
 
@@ -47,11 +50,15 @@ _log = structlog.get_logger()
 
 _IDLE_S = 0.01
 _WATCH_S = 0.02
+# An end is looked for at every look, the death of a run host, which costs more to find out, only so often.
+_ALIVE_S = 0.25
 _USAGE_S = 2.0
 _SCAN_S = 5.0
 _START_DEADLINE_S = 10.0
 # At the end of the supervisor: how long to wait for the last lines to be stored.
 _FLUSH_S = 5.0
+# What can stand in a topic and name a folder.
+_RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 class Tracked:
@@ -61,9 +68,12 @@ class Tracked:
         self.folder = folder
         self.name = name
         self.spec = spec
+        self.exit_path = folder.exit_path()
+        self.streams: list[Stream] = []
         self.popen: subprocess.Popen[bytes] | None = None
         self.start_deadline = 0.0
         self.host: dict[str, Any] | None = None
+        self.alive_at = 0.0
         self.usage = Usage()
 
 
@@ -81,6 +91,9 @@ class SupervisorService(Service):
         self.bridge = Bridge(host, self._publish, time.monotonic())
         self.meter = processes.UsageMeter()
         self.detached = False
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._bad_reports = 0
+        self._troubled: set[AttemptKey] = set()
         self._changed = asyncio.Event()
         self._tails_changed = asyncio.Event()
         self.handle(Place, self._on_place)
@@ -93,10 +106,14 @@ class SupervisorService(Service):
     async def start(self) -> None:
         """Adopt what an earlier supervisor left, then work."""
         await asyncio.to_thread(self.builder.scan)
-        heard = self.bus.subscribe(topics.STORED, topics.service_state("telemetry"))
+        heard = self.bus.subscribe(topics.STORED)
         await self.bus.synced()
         for folder in AttemptFolder.active(self.home):
-            await self._adopt(folder)
+            try:
+                await self._adopt(folder)
+            except (ValueError, OSError):
+                # One unreadable folder must not keep the others from being looked after.
+                _log.exception("cannot adopt", attempt=str(folder.key), folder=str(folder.path))
         self.spawn(self._listen(heard), "listen")
         self.spawn(self._pump(), "pump")
         self.spawn(self._watch(), "watch")
@@ -108,7 +125,8 @@ class SupervisorService(Service):
     async def finish(self) -> None:
         """Stop every attempt, unless told to leave them; see that what they wrote is stored."""
         await self.builder.close()
-        if self.detached:
+        if self.detached or self._failure is not None:
+            # A supervisor that fails does not take the runs with it: the next one adopts them.
             return
         for key in list(self.machine.attempts):
             await self._do(machine.StopAsked(key, "the supervisor was stopped", time.time()))
@@ -125,20 +143,28 @@ class SupervisorService(Service):
     def counters(self) -> dict[str, int | float]:
         """What the bridge carried, and how much work there is."""
         carried: dict[str, int | float] = {f"bridge_{name}": count for name, count in self.bridge.counters.items()}
-        return {**carried, "streams": len(self.bridge.streams), "attempts": len(self.tracked)}
+        return {
+            **carried,
+            "streams": len(self.bridge.streams),
+            "attempts": len(self.tracked),
+            "bad_reports": self._bad_reports,
+        }
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _on_place(self, command: Place) -> Ack:
+        if not _RUN.fullmatch(command.run) or command.attempt < 1:
+            raise CommandRefusedError("invalid_arguments", f"{command.run!r}, {command.attempt}: not a run and attempt")
         key = AttemptKey(command.run, command.attempt)
         folder = AttemptFolder(self.home, key)
+        await asyncio.to_thread(self.builder.get, command.spec.worker, command.spec.profile)
+        # From here to the machine without a pause: the same attempt may be placed twice at the same time.
         if key in self.tracked:
             return Ack(note="already here")
         if folder.exit() is not None:
             raise CommandRefusedError(
                 "already_ended", f"attempt {command.attempt} of {command.run} has ended here before"
             )
-        self.builder.get(command.spec.worker, command.spec.profile)
         folder.place(command.run_name, command.spec)
         self._track(folder, command.run_name, command.spec, adopted=False)
         await self._do(machine.Placed(key))
@@ -176,7 +202,8 @@ class SupervisorService(Service):
             return
         for kind, path in (("journal", folder.journal), ("log", folder.log)):
             stream = StreamId(run=folder.key.run, attempt=folder.key.attempt, kind=kind)  # type: ignore[arg-type]
-            self.bridge.open(stream, str(path), adopted=adopted)
+            opened = self.bridge.open(stream, str(path), time.monotonic(), adopted=adopted)
+            self.tracked[folder.key].streams.append(opened)
 
     async def _adopt(self, folder: AttemptFolder) -> None:
         """Take over an attempt found on disk, wherever its life stands."""
@@ -193,7 +220,7 @@ class SupervisorService(Service):
             await self._do(machine.Exited(key, report))
         elif host is not None:
             self.tracked[key].host = host
-            attempt.phase = AttemptPhase.RUNNING if folder.journal.exists() else AttemptPhase.STARTING
+            attempt.phase = AttemptPhase.STARTING  # Its first line, if it has written one, is noticed at once.
             if (reason := folder.stop_reason()) is not None:
                 await self._do(machine.StopAsked(key, reason, time.time()))
         else:
@@ -219,9 +246,8 @@ class SupervisorService(Service):
         return attempt is not None and attempt.phase is AttemptPhase.ENDED
 
     def _end_streams(self, key: AttemptKey) -> None:
-        for stream in self.bridge.streams.values():
-            if (stream.id.run, stream.id.attempt) == (key.run, key.attempt):
-                stream.ended = True
+        for stream in self.tracked[key].streams:
+            stream.ended = True
 
     async def _obey(self, instruction: machine.Instruction) -> None:
         tracked = self.tracked[instruction.key]
@@ -235,46 +261,67 @@ class SupervisorService(Service):
                     tracked.folder.ask_to_stop(reason)
                 if (host := tracked.folder.host()) is not None:
                     processes.stop_run_host(host)
-            case machine.Sweep():
-                killed = await asyncio.to_thread(processes.sweep, tracked.folder)
-                _log.warning("swept", attempt=str(instruction.key), killed=killed)
+            case machine.Sweep(key):
+                self.spawn(self._sweep(key, tracked), "sweep")
             case machine.RecordEnd(_, report):
-                tracked.folder.end_without_start(report)
+                try:
+                    tracked.folder.end_without_start(report)
+                except OSError as error:  # The scheduler hears of it all the same.
+                    _log.warning("cannot record an end", attempt=str(instruction.key), reason=str(error))
             case machine.Release(key):
+                tracked.folder.drop_note()
                 del self.tracked[key]
 
     async def _prepare(self, key: AttemptKey, tracked: Tracked) -> None:
         try:
             environment = await self.builder.ensure(tracked.spec.worker, tracked.spec.profile)
-        except (BuildFailedError, CommandRefusedError) as error:
+            own = {
+                "MOSAIC_RUN_ID": key.run,
+                "MOSAIC_ATTEMPT": str(key.attempt),
+                "MOSAIC_RUN_DIR": str(tracked.folder.path),
+                processes.MARK: processes.mark_of(tracked.folder),
+            }
+            argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
+            tracked.folder.order(argv, {**environment.environ(), **own}, tracked.spec.grace_s)
+        except (BuildFailedError, CommandRefusedError, OSError) as error:
             await self._do(machine.PrepareFailed(key, str(error), FailureCategory.INFRASTRUCTURE, time.time()))
-            return
-        own = {
-            "MOSAIC_RUN_ID": key.run,
-            "MOSAIC_ATTEMPT": str(key.attempt),
-            "MOSAIC_RUN_DIR": str(tracked.folder.path),
-            processes.MARK: processes.mark_of(tracked.folder),
-        }
-        argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
-        tracked.folder.order(argv, {**environment.environ(), **own}, tracked.spec.grace_s)
-        await self._do(machine.Prepared(key))
+        else:
+            await self._do(machine.Prepared(key))
 
     def _start(self, tracked: Tracked) -> None:
-        tracked.popen = processes.start_run_host(tracked.folder)
+        try:
+            tracked.popen = processes.start_run_host(tracked.folder)
+        except OSError as error:
+            _log.warning("cannot start a run host", attempt=str(tracked.folder.key), reason=str(error))
+            return  # It will be found missing.
+        self._children.add(tracked.popen)
         tracked.start_deadline = time.monotonic() + _START_DEADLINE_S
+
+    async def _sweep(self, key: AttemptKey, tracked: Tracked) -> None:
+        killed = await asyncio.to_thread(processes.sweep, tracked.folder)
+        _log.warning("swept", attempt=str(key), killed=killed)
+        await self._do(machine.Swept(key, time.time()))
 
     async def _watch(self) -> None:
         """Notice what happens to attempts: first line, exit, death of a run host, everything stored."""
         while True:
+            # Run hosts are our children, and are reaped even if nobody speaks of their attempt any more.
+            self._children = {child for child in self._children if child.poll() is None}
             for key, tracked in list(self.tracked.items()):
-                await self._look_at(key, tracked)
+                try:
+                    await self._look_at(key, tracked)
+                except (ValueError, OSError):
+                    # A file that cannot be read or written stops this attempt's progress, not that of the others.
+                    if key not in self._troubled:
+                        self._troubled.add(key)
+                        _log.exception("cannot look after", attempt=str(key), folder=str(tracked.folder.path))
             await asyncio.sleep(_WATCH_S)
 
     async def _look_at(self, key: AttemptKey, tracked: Tracked) -> None:
         attempt = self.machine.attempts.get(key)
         if attempt is None:
             return
-        if tracked.popen is not None and tracked.popen.poll() is not None:
+        if tracked.popen is not None and tracked.popen.returncode is not None:
             tracked.popen = None
         if attempt.phase in (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING):
             await self._look_at_process(key, tracked, attempt)
@@ -290,28 +337,34 @@ class SupervisorService(Service):
                 await self._do(machine.StopAsked(key, reason, time.time()))
         if attempt.phase is AttemptPhase.STARTING and folder.journal.exists() and folder.journal.stat().st_size:
             await self._do(machine.JournalGrew(key))
-        alive = tracked.host is not None and processes.is_alive(tracked.host)
-        starting = tracked.host is None and (tracked.popen is not None or time.monotonic() < tracked.start_deadline)
         # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
         # none, there never will be one.
-        report = folder.exit()
-        if report is not None:
-            await self._do(machine.Exited(key, report))
-        elif not alive and not starting:
-            await self._do(machine.RunHostGone(key, time.time()))
+        gone = self._is_gone(tracked)
+        if os.path.exists(tracked.exit_path):  # noqa: PTH110 - asked fifty times a second for each attempt
+            report = folder.exit()
+            if report is not None:
+                await self._do(machine.Exited(key, report))
+        elif gone:
+            await self._do(machine.RunHostGone(key))
+
+    @staticmethod
+    def _is_gone(tracked: Tracked) -> bool:
+        now = time.monotonic()
+        if tracked.host is None:
+            return tracked.popen is None and now >= tracked.start_deadline
+        if now - tracked.alive_at < _ALIVE_S:
+            return False
+        tracked.alive_at = now
+        return not processes.is_alive(tracked.host)
 
     async def _look_at_streams(self, key: AttemptKey, tracked: Tracked) -> None:
-        streams = [
-            stream
-            for stream in self.bridge.streams.values()
-            if (stream.id.run, stream.id.attempt) == (key.run, key.attempt)
-        ]
-        if any(stream.drained for stream in streams):
+        if any(stream.drained and not stream.confirmed for stream in tracked.streams):
             self._tails_changed.set()
-        if all(stream.is_stored for stream in streams):
-            for stream in streams:
-                self.bridge.close(stream.id)
+        if all(stream.is_stored for stream in tracked.streams):
             tracked.folder.mark("stored")
+            for stream in tracked.streams:
+                self.bridge.close(stream.id)
+            tracked.streams = []
             await self._do(machine.StreamsStored(key))
 
     # ── telling and hearing ─────────────────────────────────────────────────────────────────────
@@ -330,10 +383,17 @@ class SupervisorService(Service):
     def _hear(self, message: Message) -> None:
         if message.topic != topics.STORED:
             return
-        report = StoredPositions.model_validate(message.payload)
+        try:
+            report = StoredPositions.model_validate(message.payload)
+            positions = {StreamId(run=at.run, attempt=at.attempt, kind=at.kind): at.stored for at in report.positions}
+        except ValidationError as error:
+            self._bad_reports += 1
+            if self._bad_reports == 1:
+                _log.warning("bad body", source=message.header.src, topic=message.topic, reason=str(error))
+            return
         self.bridge.store_heard(time.monotonic(), storing=report.storing)
-        for each in report.positions:
-            self.bridge.set_stored(StreamId(run=each.run, attempt=each.attempt, kind=each.kind), each.stored)
+        for stream, position in positions.items():
+            self.bridge.set_stored(stream, position)
 
     async def _pump(self) -> None:
         while True:
@@ -408,4 +468,5 @@ async def _wait(event: asyncio.Event, seconds: float, at_least: float) -> None:
 
 def default_total() -> Resources:
     """What this machine has, less nothing: the scheduler places no more than that."""
-    return Resources(cpus=float(os.cpu_count() or 1), memory_mb=int(psutil.virtual_memory().total / 2**20))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Resources(cpus=float(cpus), memory_mb=int(psutil.virtual_memory().total / 2**20))

@@ -1,0 +1,294 @@
+"""The bridge against a model of a store that loses, lags, dies, and comes back with less than it had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mosaic_bus.messages import Batch, Position, StreamId
+from mosaic_services.supervisor.bridge import Bridge
+from mosaic_services.supervisor.lines import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from mosaic_bus.messages import Model
+
+LIMITS = Limits(chunk=16, max_line=40, scan=64)
+WINDOW = 64
+STREAMS = [StreamId(run=run, attempt=1, kind="journal") for run in ("A", "B")]
+
+
+@dataclass
+class StoredStream:
+    """What the model of the store has of one stream: it takes only what continues its position."""
+
+    position: Position = field(default_factory=Position)
+    lines: list[bytes] = field(default_factory=list)
+    known: int = 0
+    history: list[tuple[Position, int]] = field(default_factory=lambda: [(Position(), 0)])
+
+    def take(self, batch: Batch, lines: list[bytes]) -> None:
+        self.known = max(self.known, batch.first + batch.count)
+        if batch.first <= self.position.number < batch.first + batch.count:
+            self.lines += lines[self.position.number - batch.first :]
+            self.position = Position(number=batch.first + batch.count, offset=batch.end)
+            self.history.append((self.position, len(self.lines)))
+
+    def go_back(self, steps: int) -> None:
+        """Lose the newest of what it had, as after a power failure."""
+        del self.history[max(1, len(self.history) - steps) :]
+        self.position, count = self.history[-1]
+        del self.lines[count:]
+
+
+class World:
+    """Two files, a bridge, a network that loses, a store and a live reader. (Store and network are models.)"""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.now = 100.0
+        self.room = True
+        self.store_up = True
+        self.written = dict.fromkeys(STREAMS, b"")
+        self.ended = dict.fromkeys(STREAMS, False)
+        self.live: dict[StreamId, list[bytes]] = {stream: [] for stream in STREAMS}
+        self.store = {stream: StoredStream() for stream in STREAMS}
+        self.network: list[tuple[Batch, bytes]] = []
+        for stream in STREAMS:
+            self.path(stream).write_bytes(b"")
+        self.start_bridge(adopted=False)
+
+    def path(self, stream: StreamId) -> Path:
+        return self.folder / stream.run
+
+    def start_bridge(self, *, adopted: bool) -> None:
+        self.bridge = Bridge("h", self.publish, self.now, limits=LIMITS, window=WINDOW)
+        for stream in STREAMS:
+            opened = self.bridge.open(stream, str(self.path(stream)), self.now, adopted=adopted)
+            opened.ended = self.ended[stream]
+        self.sent_this_pump = 0
+
+    def publish(self, topic: str, body: Model, buffers: Iterable[bytes]) -> bool:
+        if not self.room:
+            return False
+        assert isinstance(body, Batch)
+        (data,) = buffers
+        stream_id = StreamId(run=body.run, attempt=body.attempt, kind=body.kind)
+        stream = self.bridge.streams[stream_id]
+        lines = data.split(b"\n")[:-1]
+        assert len(lines) == body.count
+        self.sent_this_pump += 1
+        if self.bridge.store_is_alive(self.now) and (topic.startswith("repair.") or stream.repair is None):
+            assert body.offset - stream.stored.offset < WINDOW, "ran ahead of a store that is alive"
+        if topic.startswith("run."):
+            seen = self.live[stream_id]
+            assert body.first <= len(seen), "a hole for live readers"
+            assert seen[body.first :] == lines[: len(seen) - body.first], "a line came again with other content"
+            seen += lines[len(seen) - body.first :]
+        else:
+            assert body.first + body.count <= len(self.live[stream_id]), "sent again what was never live"
+        self.network.append((body, data))
+        return True
+
+    def pump(self) -> bool:
+        self.sent_this_pump = 0
+        moved = self.bridge.pump(self.now)
+        assert self.sent_this_pump <= 8 * len(STREAMS), "unbounded work in one pump"
+        return moved
+
+    def write(self, stream: StreamId, data: bytes) -> None:
+        if not self.ended[stream]:
+            self.written[stream] += data
+            with self.path(stream).open("ab") as out:
+                out.write(data)
+
+    def deliver(self, count: int) -> None:
+        for batch, data in self.network[:count]:
+            if self.store_up:
+                stream = StreamId(run=batch.run, attempt=batch.attempt, kind=batch.kind)
+                self.store[stream].take(batch, data.split(b"\n")[:-1])
+        del self.network[:count]
+
+    def report(self) -> None:
+        """What the store says each second, and what it asks for."""
+        if not self.store_up:
+            return
+        for tail in self.bridge.tails().tails:
+            stored = self.store[StreamId(run=tail.run, attempt=tail.attempt, kind=tail.kind)]
+            stored.known = max(stored.known, tail.sent.number)
+        self.bridge.store_heard(self.now, storing=True)
+        for stream, stored in self.store.items():
+            self.bridge.set_stored(stream, stored.position)
+
+    def ask(self, stream: StreamId) -> None:
+        stored = self.store[stream]
+        if self.store_up and stored.position.number < stored.known and not self.network:
+            self.bridge.resend(stream, stored.position)
+
+    def settle(self) -> None:
+        """From now on nothing is lost: all must come right."""
+        self.room = self.store_up = True
+        for stream in STREAMS:
+            self.ended[stream] = True
+            self.bridge.streams[stream].ended = True
+        for _ in range(3000):
+            self.now += 0.5
+            self.pump()
+            self.deliver(len(self.network))
+            self.report()
+            for stream in STREAMS:
+                self.ask(stream)
+            if all(stream.is_stored for stream in self.bridge.streams.values()):
+                return
+        raise AssertionError("not stored whole in the end")
+
+    def expected(self, stream: StreamId) -> int:
+        content = self.written[stream]
+        return content.count(b"\n") + (content[-1:] not in (b"", b"\n"))
+
+
+streams = st.sampled_from(STREAMS)
+steps = st.one_of(
+    st.tuples(st.just("write"), streams, st.integers(0, 50), st.booleans()),
+    st.tuples(st.just("flood"), streams, st.integers(5, 60)),
+    st.tuples(st.just("pump"), st.integers(1, 5)),
+    st.tuples(st.just("deliver"), st.integers(1, 10)),
+    st.tuples(st.just("lose"), st.integers(0, 5)),
+    st.tuples(st.just("report")),
+    st.tuples(st.just("ask"), streams),
+    st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 4.0])),
+    st.tuples(st.just("room"), st.booleans()),
+    st.tuples(st.just("store dies")),
+    st.tuples(st.just("store restarts"), st.integers(0, 5)),
+    st.tuples(st.just("supervisor restarts")),
+    st.tuples(st.just("end"), streams),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("bridge")
+
+
+@settings(max_examples=300, deadline=None)
+@given(history=st.lists(steps, max_size=60))
+def test_store_ends_with_every_line_once_and_live_readers_miss_none(folder: Path, history):
+    world = World(folder)
+    for step in history:
+        match step:
+            case ("write", stream, length, newline):
+                world.write(stream, b"w" * length + b"\n" * newline)
+            case ("flood", stream, count):
+                world.write(stream, b"".join(b"%d\n" % number for number in range(count)))
+            case ("pump", count):
+                for _ in range(count):
+                    world.pump()
+            case ("deliver", count):
+                world.deliver(count)
+            case ("lose", place):
+                del world.network[place : place + 1]
+            case ("report",):
+                world.report()
+            case ("ask", stream):
+                world.ask(stream)
+            case ("wait", seconds):
+                world.now += seconds
+            case ("room", there_is):
+                world.room = there_is
+            case ("store dies",):
+                world.store_up = False
+            case ("store restarts", lost) if not world.store_up:
+                world.store_up = True
+                for stored in world.store.values():
+                    stored.go_back(lost)
+                    stored.known = stored.position.number
+            case ("supervisor restarts",):
+                for stream in STREAMS:
+                    world.bridge.close(stream)
+                world.start_bridge(adopted=True)
+            case ("end", stream):
+                world.ended[stream] = True
+                world.bridge.streams[stream].ended = True
+    world.settle()
+    for stream in STREAMS:
+        stored = world.store[stream]
+        assert len(stored.lines) == stored.position.number == world.expected(stream)
+        assert stored.position.offset == len(world.written[stream])
+        assert world.live[stream] == stored.lines
+        world.bridge.close(stream)
+
+
+def test_store_that_is_away_does_not_hold_live_readers_back(tmp_path: Path):
+    world = World(tmp_path)
+    world.store_up = False
+    world.write(STREAMS[0], b"line\n" * 200)
+    while world.pump():
+        pass
+    assert len(world.live[STREAMS[0]]) * 5 < WINDOW + 40, (
+        "the window holds while it is unclear whether the store is there"
+    )
+    world.now += 4.0
+    while world.pump():
+        pass
+    assert len(world.live[STREAMS[0]]) == 200
+
+
+def test_store_that_catches_up_is_not_outrun_by_a_worker_that_writes_flat_out(tmp_path: Path):
+    world = World(tmp_path)
+    stream = STREAMS[0]
+    world.store_up = False
+    world.now += 4.0
+    world.write(stream, b"line\n" * 400)
+    while world.pump():
+        pass
+    world.network.clear()
+    world.store_up = True
+    for _ in range(2000):
+        world.write(stream, b"line\n" * 12)
+        world.now += 0.1
+        world.report()
+        world.ask(stream)
+        world.pump()
+        world.deliver(len(world.network))
+        if world.bridge.streams[stream].repair is None and world.store[stream].position.number > 400:
+            break
+    else:
+        pytest.fail("the store never caught up")
+    assert len(world.live[stream]) > 400, "live readers stood still meanwhile"
+
+
+def test_adopted_stream_that_the_store_never_names_is_published_from_its_beginning(tmp_path: Path):
+    world = World(tmp_path)
+    world.write(STREAMS[0], b"line\n")
+    world.start_bridge(adopted=True)
+    for _ in range(60):
+        world.now += 0.1
+        world.bridge.store_heard(world.now, storing=True)
+        world.pump()
+    assert world.live[STREAMS[0]] == [b"line"]
+
+
+def test_end_of_a_stream_is_announced_until_the_store_has_answered_twice(tmp_path: Path):
+    world = World(tmp_path)
+    stream = world.bridge.streams[STREAMS[0]]
+    stream.ended = True
+    world.pump()
+    assert stream.drained
+    # All (nothing) is stored, but nobody has been told that there is no more.
+    world.bridge.set_stored(STREAMS[0], Position())
+    assert not stream.is_stored
+    for _ in range(2):
+        assert world.bridge.tails().tails[0].final
+        world.bridge.set_stored(STREAMS[0], Position())
+    assert stream.is_stored
+
+
+def test_resend_of_a_stream_that_is_not_here_is_refused(tmp_path: Path):
+    world = World(tmp_path)
+    assert not world.bridge.resend(StreamId(run="other", attempt=1, kind="log"), Position())

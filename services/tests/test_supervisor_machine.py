@@ -1,0 +1,115 @@
+"""What the supervisor decides, over generated orders of what can happen."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mosaic_bus.messages import AttemptPhase, ExitReport, FailureCategory
+from mosaic_services.supervisor import machine
+from mosaic_services.supervisor.folder import AttemptKey
+
+KEY = AttemptKey("01RUN", 1)
+OTHER = AttemptKey("01RUN", 2)
+keys = st.sampled_from([KEY, OTHER])
+reports = st.builds(ExitReport, code=st.sampled_from([0, 1, 143]), ended_at=st.just(5.0))
+stimuli = st.one_of(
+    st.builds(machine.Placed, keys),
+    st.builds(machine.Prepared, keys),
+    st.builds(
+        machine.PrepareFailed, keys, st.just("no network"), st.just(FailureCategory.INFRASTRUCTURE), st.just(2.0)
+    ),
+    st.builds(machine.JournalGrew, keys),
+    st.builds(machine.StopAsked, keys, st.just("cancelled"), st.just(3.0)),
+    st.builds(machine.Exited, keys, reports),
+    st.builds(machine.RunHostGone, keys),
+    st.builds(machine.Swept, keys, st.just(4.0)),
+    st.builds(machine.StreamsStored, keys),
+    st.builds(machine.Forgotten, keys),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(stimuli, max_size=40))
+def test_whatever_happens_in_whatever_order(history):
+    core = machine.Machine()
+    ends: dict[AttemptKey, ExitReport] = {}
+    started: set[AttemptKey] = set()
+    forgotten: set[AttemptKey] = set()
+    stored: set[AttemptKey] = set()
+    for stimulus in history:
+        key = stimulus.key
+        before = core.attempts.get(key)
+        was_ended = before is not None and before.phase is AttemptPhase.ENDED
+        if was_ended and isinstance(stimulus, machine.Forgotten):
+            forgotten.add(key)
+        if was_ended and isinstance(stimulus, machine.StreamsStored):
+            stored.add(key)
+        instructions = core.handle(stimulus)
+        assert all(each.key == key for each in instructions)
+        for each in instructions:
+            if isinstance(each, machine.Start):
+                assert key not in started, "started twice"
+                started.add(key)
+            if isinstance(each, machine.RecordEnd):
+                assert not was_ended
+            if isinstance(each, machine.Release):
+                assert key in ends
+                assert key in forgotten
+                assert key in stored
+                # Gone from memory: what the disk says of it keeps it from being placed again.
+                for memory in (started, forgotten, stored):
+                    memory.discard(key)
+                del ends[key]
+        after = core.attempts.get(key)
+        if after is not None and after.phase is AttemptPhase.ENDED:
+            assert after.exit is not None
+            assert ends.setdefault(key, after.exit) == after.exit, "an ended attempt changed"
+        else:
+            assert key not in ends, "an ended attempt came back to life"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(stimuli, max_size=30), reports)
+def test_stop_always_leads_to_an_end_once_the_process_ends(history, report):
+    core = machine.Machine()
+    core.handle(machine.Placed(KEY))
+    for stimulus in history:
+        core.handle(stimulus)
+    if KEY not in core.attempts:
+        return
+    instructions = core.handle(machine.StopAsked(KEY, "cancelled", 9.0))
+    if core.attempts[KEY].phase is not AttemptPhase.ENDED:
+        assert instructions == [machine.SignalStop(KEY, "cancelled")]
+        assert core.attempts[KEY].phase is AttemptPhase.STOPPING
+        core.handle(machine.Exited(KEY, report))
+    assert core.attempts[KEY].phase is AttemptPhase.ENDED
+
+
+def test_stop_while_the_environment_is_built_ends_at_once_and_starts_nothing():
+    core = machine.Machine()
+    assert core.handle(machine.Placed(KEY)) == [machine.Prepare(KEY)]
+    (recorded,) = core.handle(machine.StopAsked(KEY, "cancelled", 3.0))
+    assert isinstance(recorded, machine.RecordEnd)
+    assert recorded.report.stopped
+    assert core.handle(machine.Prepared(KEY)) == []
+
+
+def test_death_of_a_run_host_is_an_end_only_after_the_sweep():
+    core = machine.Machine()
+    for stimulus in (machine.Placed(KEY), machine.Prepared(KEY), machine.JournalGrew(KEY)):
+        core.handle(stimulus)
+    assert core.handle(machine.RunHostGone(KEY)) == [machine.Sweep(KEY)]
+    assert core.handle(machine.RunHostGone(KEY)) == []
+    assert core.attempts[KEY].phase is AttemptPhase.RUNNING
+    (recorded,) = core.handle(machine.Swept(KEY, 4.0))
+    assert isinstance(recorded, machine.RecordEnd)
+    assert recorded.report.category is FailureCategory.INFRASTRUCTURE
+
+
+def test_late_failure_of_a_build_does_not_end_a_running_attempt():
+    core = machine.Machine()
+    for stimulus in (machine.Placed(KEY), machine.Prepared(KEY)):
+        core.handle(stimulus)
+    assert core.handle(machine.PrepareFailed(KEY, "late", FailureCategory.INFRASTRUCTURE, 9.0)) == []
+    assert core.attempts[KEY].phase is AttemptPhase.STARTING

@@ -1,0 +1,314 @@
+"""The run host as a real process, with real workers (small scripts) under it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from stack import wait_until
+
+from mosaic_bus.home import Home
+from mosaic_bus.messages import FailureCategory, RunSpec
+from mosaic_services.supervisor import processes, run_host
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+# A grandchild that hides as well as it can: double fork, new session, no open files, deaf to SIGTERM.
+HIDDEN = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    open("hidden.pid.new", "w").write(str(os.getpid()))
+    os.rename("hidden.pid.new", "hidden.pid")
+    os.closerange(0, 256)
+    time.sleep(1000)
+while not os.path.exists("hidden.pid"):
+    time.sleep(0.01)
+"""
+
+
+class Attempt:
+    """An attempt folder with a script as its worker."""
+
+    def __init__(self, folder: Path, script: str, grace_s: float = 5.0, argv: list[str] | None = None) -> None:
+        home = Home.find(folder)
+        home.create()
+        self.folder = AttemptFolder(home, AttemptKey("01RUN", 1))
+        self.folder.place("test", RunSpec(worker="script"))
+        mark = {processes.MARK: processes.mark_of(self.folder), "PATH": os.environ["PATH"]}
+        self.folder.order(argv or [sys.executable, "-I", "-S", "-c", script], mark, grace_s)
+        self.host: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> subprocess.Popen[bytes]:
+        self.host = processes.start_run_host(self.folder)
+        return self.host
+
+    def run(self, seconds: float = 30) -> dict[str, Any]:
+        assert self.start().wait(seconds) == 0, (self.folder.path / "host-errors.txt").read_text()
+        return self.exit_record()
+
+    def exit_record(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder.path / "exit.json").read_text())
+        return found
+
+    def journal(self) -> str:
+        return self.folder.journal.read_text() if self.folder.journal.exists() else ""
+
+    def wait_for(self, text: str) -> None:
+        wait_until(f"the worker wrote {text!r}", lambda: text in self.journal())
+
+    def pid_in(self, name: str) -> int:
+        return int(wait_until(name, lambda: (path := self.folder.path / name).exists() and path.read_text()))
+
+    def close(self) -> None:
+        if self.host is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.host.kill()
+            self.host.wait()
+        processes.sweep(self.folder)
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    made: list[Attempt] = []
+
+    def make(script: str = "", **more: Any) -> Attempt:
+        made.append(Attempt(tmp_path, script, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 143])
+def test_exit_code_is_recorded(attempt, code: int):
+    record = attempt(f"print('hello'); raise SystemExit({code})").run()
+    assert (record["code"], record["signal"], record["stopped"]) == (code, None, False)
+    assert record["ended_at"] >= record["started_at"]
+    assert record["max_rss_mb"] > 1
+
+
+def test_stdout_is_the_journal_and_stderr_the_log(attempt):
+    one = attempt("import sys; print('event'); print('noise', file=sys.stderr); sys.stdin.read()")
+    one.run()
+    assert one.journal() == "event\n"
+    assert one.folder.log.read_text() == "noise\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_signal_that_ended_the_worker_is_recorded(attempt, number: int):
+    one = attempt(f"import os; os.kill(os.getpid(), {int(number)})")
+    record = one.run()
+    assert (record["code"], record["signal"]) == (None, number)
+    report = one.folder.exit()
+    killed = number == signal.SIGKILL
+    assert report.category is (FailureCategory.INFRASTRUCTURE if killed else FailureCategory.APPLICATION)
+
+
+def test_sigterm_reaches_the_worker_who_ends_as_it_likes(attempt):
+    script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); print('up', flush=True)"
+    one = attempt(f"{script}; time.sleep(1000)")
+    host = one.start()
+    one.wait_for("up")
+    host.terminate()
+    assert host.wait(10) == 0
+    assert (one.exit_record()["code"], one.exit_record()["stopped"]) == (143, True)
+
+
+def test_worker_that_ignores_sigterm_is_killed_after_its_grace(attempt):
+    script = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
+    one = attempt(script, grace_s=0.3)
+    host = one.start()
+    one.wait_for("up")
+    began = time.monotonic()
+    host.terminate()
+    host.wait(10)
+    assert time.monotonic() - began >= 0.3
+    assert (one.exit_record()["signal"], one.exit_record()["stopped"]) == (9, True)
+
+
+def test_stop_before_the_worker_is_up_does_not_wait_for_the_grace_period(attempt):
+    for number in range(5):
+        one = attempt("import time; time.sleep(1000)", grace_s=1000)
+        (one.folder.path / "host.json").unlink(missing_ok=True)
+        (one.folder.path / "exit.json").unlink(missing_ok=True)
+        host = one.start()
+        wait_until("host.json", lambda path=one.folder.path / "host.json": path.exists())
+        host.terminate()
+        assert host.wait(20) == 0, f"stop {number} was lost"
+        assert one.exit_record()["stopped"]
+
+
+def test_hidden_grandchild_is_gone_after_a_stop(attempt):
+    one = attempt(f"{HIDDEN}\nprint('up', flush=True)\ntime.sleep(1000)", grace_s=0.5)
+    host = one.start()
+    one.wait_for("up")
+    hidden = one.pid_in("hidden.pid")
+    assert is_running(hidden)
+    host.terminate()
+    host.wait(15)
+    assert not is_running(hidden)
+    assert one.exit_record()["stopped"]
+
+
+def test_worker_that_ends_normally_leaves_no_background_child(attempt):
+    one = attempt(f"{HIDDEN}\nprint('done', flush=True)")
+    record = one.run()
+    assert (record["code"], record["stopped"]) == (0, False)
+    assert not is_running(one.pid_in("hidden.pid"))
+
+
+def test_zombies_of_orphans_are_reaped(attempt):
+    script = """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+print('up', flush=True)
+time.sleep(1000)
+"""
+    one = attempt(script, grace_s=1)
+    host = one.start()
+    one.wait_for("up")
+    # Only the worker itself is left below the run host.
+    wait_until("orphans reaped", lambda: len(psutil.Process(host.pid).children(recursive=True)) == 1)
+
+
+def test_killed_run_host_takes_the_worker_along_and_the_sweep_takes_the_rest(attempt):
+    one = attempt(f"{HIDDEN}\nprint(os.getpid(), flush=True)\ntime.sleep(1000)")
+    host = one.start()
+    worker = int(wait_until("worker", lambda: one.journal().strip()))
+    hidden = one.pid_in("hidden.pid")
+    host.kill()
+    host.wait()
+    wait_until("the worker died with its run host", lambda: not is_running(worker))
+    assert is_running(hidden), "nobody else could have killed it"
+    assert processes.sweep(one.folder) == 1
+    assert not is_running(hidden)
+    assert not (one.folder.path / "exit.json").exists()
+    assert not processes.is_alive(one.folder.host())
+
+
+def test_worker_that_cannot_be_started_ends_with_127_and_says_why_in_the_log(attempt):
+    one = attempt(argv=["/nonexistent/python", "-m", "nothing"])
+    assert one.run()["code"] == 127
+    assert "cannot start ['/nonexistent/python'" in one.folder.log.read_text()
+    assert "No such file or directory" in one.folder.log.read_text()
+    assert one.folder.exit().category is FailureCategory.INFRASTRUCTURE
+
+
+def test_started_twice_is_one_worker(attempt):
+    one = attempt("import time; print('up', flush=True); time.sleep(1000)", grace_s=0.5)
+    hosts = [one.start() for _ in range(5)]
+    one.wait_for("up")
+    wait_until("only one is left", lambda: sum(host.poll() is None for host in hosts) == 1)
+    (last,) = [host for host in hosts if host.poll() is None]
+    assert one.folder.host()["pid"] == last.pid
+    assert one.journal() == "up\n"
+    last.terminate()
+    last.wait(10)
+    assert one.start().wait(10) == 0
+    assert one.journal() == "up\n", "an ended attempt is not started again"
+
+
+def test_exit_record_is_whole_and_last(attempt):
+    one = attempt(f"{HIDDEN}\nprint('done', flush=True)")
+    host = one.start()
+    path = one.folder.path / "exit.json"
+
+    def appeared() -> bool:
+        if not path.exists():
+            return False
+        json.loads(path.read_text())
+        return True
+
+    wait_until("exit.json", appeared)
+    assert not is_running(one.pid_in("hidden.pid")), "recorded before everything was gone"
+    host.wait(10)
+
+
+def test_worker_starts_with_clean_signals_and_no_foreign_files(attempt):
+    script = """
+import os, signal
+print(sorted(int(name) for name in os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/fd')))
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(15) is signal.SIG_DFL)
+print(os.getsid(0) == os.getpid(), os.getcwd())
+"""
+    one = attempt(script)
+    one.run()
+    # The fourth is the folder that is being listed.
+    assert one.journal().splitlines() == ["[0, 1, 2] 4", "set() True", f"True {one.folder.path}"]
+
+
+@pytest.mark.slow
+def test_log_flood_is_bounded_on_disk_with_offsets_intact(attempt):
+    lines = (200 * 2**20) // 100
+    script = f"""
+import os, time
+for start in range(0, {lines}, 10000):
+    os.write(2, b"".join(b"%099d\\n" % number for number in range(start, min(start + 10000, {lines}))))
+print('written', flush=True)
+while True:
+    time.sleep(1)
+"""
+    one = attempt(script, grace_s=0.5)
+    host = one.start()
+    wait_until("the flood is over", lambda: "written" in one.journal(), 90)
+    log = one.folder.log
+    bound = run_host.LOG_HEAD_BYTES + run_host.LOG_TAIL_BYTES + run_host.LOG_SLACK_BYTES + 2**20
+    wait_until("the middle is given back", lambda: log.stat().st_blocks * 512 <= bound, 10)
+    assert log.stat().st_size == lines * 100
+    with log.open("rb") as file:
+        assert int(file.read(100)) == 0
+        file.seek(run_host.LOG_HEAD_BYTES // 100 * 100 - 100)
+        assert int(file.read(100)) == run_host.LOG_HEAD_BYTES // 100 - 1
+        file.seek(-100, os.SEEK_END)
+        assert int(file.read()) == lines - 1
+    assert len(one.folder.last_log_lines()) == 20
+    host.terminate()
+    host.wait(10)
+
+
+def test_reason_of_a_failure_is_what_the_worker_said_last(attempt):
+    said = {"event": "run_failed", "category": "configuration", "error": "env_id\u2028is unknown", "ts": 1.0}
+    one = attempt(f"import json; print(json.dumps({said!r}, ensure_ascii=False)); raise SystemExit(1)")
+    one.run()
+    report = one.folder.exit()
+    assert report.category is FailureCategory.CONFIGURATION
+    assert report.reason.startswith("env_id\u2028is unknown: exit 1 after 00:00:0")
+
+
+@pytest.mark.slow
+def test_run_host_starts_its_worker_within_a_fraction_of_a_second(tmp_path, record_property):
+    times = []
+    for number in range(15):
+        one = Attempt(tmp_path / str(number), "", argv=["/bin/sh", "-c", "date +%s.%N"])
+        began = time.time()
+        one.start().wait(30)
+        times.append(float(one.journal()) - began)
+    record_property("p50_ms", 1000 * statistics.median(times))
+    print(f"from Popen to the worker's first work: p50 {1000 * statistics.median(times):.1f} ms, {sorted(times)}")
+    assert statistics.median(times) < 0.5
