@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 import pytest
-from fake_bridge import File, FakeBridge
+from fake_bridge import FakeBridge, File
 from ulid import ULID
 
 from mosaic_bus import BusClient, CommandRefusedError, Home, topics

@@ -138,7 +138,7 @@ class Bridge:
             self.sent = self.publish(self.sent, self.total, repair=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 60), st.data())
 def test_every_line_is_taken_exactly_once_in_order_under_loss_doubling_reordering_and_restarts(total, data):
     bridge = Bridge(total, data)

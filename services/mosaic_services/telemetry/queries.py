@@ -189,7 +189,7 @@ class Queries:
     def events(self, command: Events) -> Rows:
         """Events of one attempt in order of number, with the lines as they were written."""
         with self._read() as db:
-            (stream, _), *_ = _stream_ids(db, command.run, command.attempt).items()
+            stream = next(iter(_stream_ids(db, command.run, command.attempt)), 0)
             index, condition = "", ""
             if command.kinds:
                 condition = f" AND kind IN ({','.join('?' * len(command.kinds))})"
@@ -212,7 +212,7 @@ class Queries:
     def logs(self, command: Logs) -> Rows:
         """Lines of the log of one attempt: a page, or the end."""
         with self._read() as db:
-            _stream_ids(db, command.run, command.attempt)
+            _stream_ids(db, command.run, None)
             row = db.execute(
                 "SELECT id FROM streams WHERE run = ? AND kind = 'log' AND attempt = coalesce(?, (SELECT max(attempt)"
                 " FROM streams WHERE run = ?))",
@@ -239,7 +239,7 @@ class Queries:
 
 
 def _stream_ids(db: sqlite3.Connection, run: str, attempt: int | None) -> dict[int, int]:
-    """Ids of the journals of a run with their attempts, oldest first."""
+    """Ids of the journals of a run with their attempts, oldest first; one that wrote nothing is not there."""
     rows = db.execute(
         "SELECT id, attempt FROM streams WHERE run = ? AND kind = 'journal' ORDER BY attempt", (run,)
     ).fetchall()
@@ -247,14 +247,7 @@ def _stream_ids(db: sqlite3.Connection, run: str, attempt: int | None) -> dict[i
         raise CommandRefusedError(
             "unknown_run", f"nothing is stored of run {run!r}: it has written nothing yet, or the id is wrong"
         )
-    if attempt is not None:
-        attempts = [each for _, each in rows]
-        if attempt not in attempts:
-            raise CommandRefusedError(
-                "unknown_attempt", f"nothing is stored of attempt {attempt} of run {run!r}; there is {attempts}"
-            )
-        rows = [row for row in rows if row[1] == attempt]
-    return dict(rows)
+    return {stream: each for stream, each in rows if attempt in {None, each}}
 
 
 def _span(stream: int) -> tuple[int, int]:

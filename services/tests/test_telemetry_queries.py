@@ -1,0 +1,235 @@
+"""Questions about what is stored: thinning, paging, attempts; and that reading does not hold up writing."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+
+import pytest
+
+from mosaic_bus.commands import Episodes, Events, Logs, Metrics, Series, Streams, Summaries
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_services.telemetry import queries as module
+from mosaic_services.telemetry.errors import StoreTooNewError
+from mosaic_services.telemetry.lines import read_journal, read_log
+from mosaic_services.telemetry.queries import Queries
+from mosaic_services.telemetry.store import Store, open_for_writing
+from mosaic_services.telemetry.streams import StreamKey
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "telemetry.db"
+
+
+@pytest.fixture
+def store(path):
+    store = Store(path)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def queries(store, path):
+    return Queries(path)
+
+
+def save(store: Store, lines: list[object], *, run: str = "run", attempt: int = 1, final: bool = False) -> None:
+    entry = store.find(StreamKey(run, attempt, "journal"), "host")
+    journal = read_journal(b"".join(json.dumps(each).encode() + b"\n" for each in lines))
+    entry.summary.add(journal)
+    entry.stream.offer(0, len(lines), 0, 0, repair=False, now=0.0)
+    entry.stream.final = final
+    store.begin()
+    store.add_journal(entry.id, 0, journal)
+    store.save(entry, float(attempt))
+    store.commit()
+
+
+def save_log(store: Store, lines: list[bytes], *, attempt: int = 1) -> None:
+    entry = store.find(StreamKey("run", attempt, "log"), "host")
+    entry.stream.offer(0, len(lines), 0, 0, repair=False, now=0.0)
+    store.begin()
+    store.add_log(entry.id, 0, read_log(b"".join(line + b"\n" for line in lines)))
+    store.save(entry, 1.0)
+    store.commit()
+
+
+def episodes(first: int, count: int) -> list[object]:
+    return [
+        {"event": "episode", "episode": each, "return": float(each), "length": 10, "step": each * 10, "ts": float(each)}
+        for each in range(first, first + count)
+    ]
+
+
+def test_short_series_is_given_as_it_is(store, queries):
+    save(store, episodes(0, 5))
+    series = queries.series(Series(run="run", metric="episode_return"))
+    assert series.steps == [0, 10, 20, 30, 40]
+    assert series.values == series.lows == series.highs == [0, 1, 2, 3, 4]
+    assert (series.times, series.points) == ([0, 1, 2, 3, 4], 5)
+
+
+def test_long_series_is_thinned_into_buckets_of_steps(store, queries):
+    save(store, episodes(0, 10_000))
+    series = queries.series(Series(run="run", metric="episode_return", max_points=100))
+    assert series.points == 10_000
+    assert len(series.steps) == 100
+    assert (series.lows[0], series.highs[0], series.values[0]) == (0, 99, 49.5)
+    assert (series.lows[-1], series.highs[-1]) == (9900, 9999)
+    assert series.steps == sorted(series.steps)
+    part = queries.series(Series(run="run", metric="episode_return", first_step=500, last_step=590))
+    assert part.values == [50, 51, 52, 53, 54, 55, 56, 57, 58, 59]
+
+
+def test_reward_is_a_series_of_the_steps(store, queries):
+    save(
+        store, [{"event": "step", "step": each, "reward": None if each % 2 else each, "ts": 1.0} for each in range(10)]
+    )
+    assert queries.series(Series(run="run", metric="reward")).steps == [0, 2, 4, 6, 8]
+    assert queries.metrics(Metrics(run="run")).metrics == {"reward": 5}
+
+
+def test_value_that_is_not_a_number_is_a_point_without_value(store, queries):
+    save(
+        store,
+        [{"event": "scalars", "step": each, "values": {"loss": value}} for each, value in enumerate([1, "NaN", 3])],
+    )
+    assert queries.series(Series(run="run", metric="loss")).values == [1, None, 3]
+
+
+def test_series_of_an_unknown_metric_is_empty(store, queries):
+    save(store, episodes(0, 1))
+    assert queries.series(Series(run="run", metric="nothing")).points == 0
+
+
+def test_attempts_are_joined_or_told_apart(store, queries):
+    save(store, episodes(0, 3), attempt=1)
+    save(store, episodes(3, 2), attempt=2)
+    assert queries.series(Series(run="run", metric="episode_return")).values == [0, 1, 2, 3, 4]
+    assert queries.series(Series(run="run", metric="episode_return", attempt=2)).values == [3, 4]
+    assert [row["return"] for row in queries.episodes(Episodes(run="run", attempt=1)).rows] == [0, 1, 2]
+    [summary] = queries.summaries(Summaries(), {}).summaries
+    assert (summary.attempt, summary.episodes) == (2, 2)
+    assert queries.episodes(Episodes(run="run", attempt=3)).rows == []
+    assert queries.events(Events(run="run", attempt=3)).rows == []
+
+
+@pytest.mark.parametrize("attempt", [None, 2])
+def test_episodes_are_paged_to_the_end(store, queries, attempt):
+    save(store, episodes(0, 7), attempt=1)
+    save(store, episodes(7, 6), attempt=2)
+    seen, start = [], 0
+    while start is not None:
+        page = queries.episodes(Episodes(run="run", attempt=attempt, start=start, limit=4))
+        assert len(page.rows) <= 4
+        seen += [row["episode"] for row in page.rows]
+        start = page.next
+    assert seen == list(range(13 if attempt is None else 6)) or seen == list(range(7, 13))
+
+
+def test_events_are_paged_and_chosen_by_kind(store, queries):
+    lines = [{"event": "step", "step": each, "ts": 1.0} for each in range(10)]
+    lines[3] = {"event": "heartbeat", "ts": 2.0}
+    lines[7] = "broken"
+    save(store, lines)
+    page = queries.events(Events(run="run", limit=4))
+    assert [row["number"] for row in page.rows] == [0, 1, 2, 3]
+    assert page.next == 4
+    page = queries.events(Events(run="run", start=4, limit=6))
+    assert (len(page.rows), page.next) == (6, None)
+    assert page.rows[3] == {
+        "number": 7,
+        "event": "malformed",
+        "ts": None,
+        "step": None,
+        "value": None,
+        "line": '"broken"',
+        "reason": "not an object but str",
+    }
+    assert [row["number"] for row in queries.events(Events(run="run", kinds=["heartbeat", "malformed"])).rows] == [3, 7]
+    assert len(queries.events(Events(run="run", kinds=["heartbeat", "step"])).rows) == 9
+
+
+def test_page_ends_where_the_reply_would_be_too_large(store, queries, monkeypatch):
+    monkeypatch.setattr(module, "PAGE_BYTES", 10_000)
+    save(store, [{"event": "log", "level": "info", "message": "x" * 4000, "ts": 1.0} for _ in range(5)])
+    page = queries.events(Events(run="run"))
+    assert (len(page.rows), page.next) == (2, 2)
+    monkeypatch.setattr(module, "PAGE_BYTES", 10)  # one row is given however large it is
+    assert len(queries.events(Events(run="run")).rows) == 1
+
+
+def test_logs_by_page_and_by_tail(store, queries):
+    save_log(store, [b"old"], attempt=1)
+    save_log(store, [b"a", b"b", b"\xff", b"d"], attempt=2)
+    assert [row["line"] for row in queries.logs(Logs(run="run")).rows] == ["a", "b", "\\xff", "d"]
+    assert [row["line"] for row in queries.logs(Logs(run="run", attempt=1)).rows] == ["old"]
+    assert queries.logs(Logs(run="run", tail=2)).rows == [{"number": 2, "line": "\\xff"}, {"number": 3, "line": "d"}]
+    page = queries.logs(Logs(run="run", start=1, limit=2))
+    assert ([row["number"] for row in page.rows], page.next) == ([1, 2], 3)
+
+
+def test_run_without_a_log_has_an_empty_one(store, queries):
+    save(store, episodes(0, 1))
+    assert queries.logs(Logs(run="run")).rows == []
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda queries: queries.metrics(Metrics(run="x")),
+        lambda queries: queries.series(Series(run="x", metric="m")),
+        lambda queries: queries.episodes(Episodes(run="x")),
+        lambda queries: queries.events(Events(run="x")),
+        lambda queries: queries.logs(Logs(run="x")),
+        lambda queries: queries.streams(Streams(run="x"), {}),
+    ],
+)
+def test_unknown_run_is_refused(queries, ask):
+    with pytest.raises(CommandRefusedError, match="nothing is stored of run 'x'") as refusal:
+        ask(queries)
+    assert refusal.value.code == "unknown_run"
+
+
+def test_streams_of_a_run_or_all_that_are_open(store, queries):
+    save(store, episodes(0, 3), run="done", final=True)
+    save(store, episodes(0, 2), run="open")
+    assert [each.run for each in queries.streams(Streams(), {}).streams] == ["open"]
+    [found] = queries.streams(Streams(run="open"), {StreamKey("open", 1, "journal"): 5}).streams
+    assert (found.stored, found.missing, found.final, found.host) == (2, 5, False, "host")
+    assert queries.streams(Streams(run="done"), {}).streams[0].final
+
+
+def test_summaries_newest_first_and_only_of_known_runs(store, queries):
+    save(store, episodes(0, 1), run="b", attempt=2)
+    save(store, episodes(0, 1), run="a", attempt=1)
+    assert [each.run for each in queries.summaries(Summaries(), {}).summaries] == ["b", "a"]
+    assert [each.run for each in queries.summaries(Summaries(runs=["a", "zzz"]), {}).summaries] == ["a"]
+    assert len(queries.summaries(Summaries(limit=1), {}).summaries) == 1
+
+
+def test_open_read_does_not_hold_up_the_writer(store, queries):
+    save(store, episodes(0, 10))
+    with queries._read() as db:
+        cursor = db.execute("SELECT * FROM events")
+        cursor.fetchone()
+        started = time.monotonic()
+        save(store, episodes(0, 10), run="other")
+        assert time.monotonic() - started < 1.0
+        assert len(cursor.fetchall()) == 9
+
+
+def test_reader_cannot_write(store, queries):
+    with queries._read() as db, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        db.execute("DELETE FROM events")
+
+
+def test_store_of_a_newer_version_is_refused(tmp_path):
+    path = tmp_path / "newer.db"
+    db = open_for_writing(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreTooNewError, match="layout 99"):
+        Store(path)
