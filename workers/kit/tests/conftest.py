@@ -58,10 +58,13 @@ def run(context):
                 context.stop.check()
             time.sleep(0.01)
     if config.mode == "fork":
+        ready, tell = os.pipe()  # a signal that arrives before the fork is done is lost, by the ways of CPython
         child = os.fork()
         if child == 0:
+            os.write(tell, b"!")
             while True:
                 time.sleep(0.01)
+        os.read(ready, 1)
         os.kill(child, signal.SIGTERM)
         emitter.log("info", "child ended", signal=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     if config.mode == "end-twice":
