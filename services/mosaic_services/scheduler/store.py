@@ -96,19 +96,26 @@ class Store:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             self._writer = self._connect()
-            self._create()
             self._reader = self._connect()
         except sqlite3.Error as error:
             raise StoreError(str(path), str(error)) from error
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self.close()
+            raise StoreError(str(path), str(error)) from error
+        except StoreError:
+            self.close()
+            raise
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
         connection.row_factory = sqlite3.Row
         return connection
 
-    def _create(self) -> None:
+    def _prepare(self) -> None:
+        self._writer.execute("PRAGMA journal_mode=WAL")
+        self._writer.execute("PRAGMA synchronous=FULL")
         (layout,) = self._writer.execute("PRAGMA user_version").fetchone()
         if layout > _LAYOUT:
             raise StoreTooNewError(str(self.path), layout, _LAYOUT)

@@ -1,0 +1,332 @@
+"""The scheduler's state machine against generated orders of events.
+
+The world here is a model, not the real thing: hosts that lose, delay and repeat commands, report late or not at all,
+go away and come back, reboot or forget; and a scheduler that crashes before or after it has saved. What must hold in
+every such world is stated in the invariants, and in `teardown`, where everybody behaves again.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mosaic_bus.messages import (
+    AttemptPhase,
+    AttemptReport,
+    EnvironmentStatus,
+    ExitReport,
+    HostState,
+    Resources,
+    RunSpec,
+    RunStateName,
+)
+from mosaic_services.scheduler import events
+from mosaic_services.scheduler import instructions as todo
+from mosaic_services.scheduler.machine import Machine
+
+LOST_AFTER_S = 60.0
+# A command or report that is under way for longer is lost.
+LONGEST_DELAY_S = 2.0
+CPUS = 4.0
+PHASES = [AttemptPhase.PREPARING, AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDED]
+Key = tuple[str, int]
+
+
+@dataclass
+class ModelHost:
+    """What is really the case on a host, which the scheduler knows only from reports."""
+
+    name: str
+    up: bool = True
+    attempts: dict[Key, AttemptReport] = field(default_factory=dict)
+    forgotten: set[Key] = field(default_factory=set)
+    inbox: list[tuple[float, todo.Instruction]] = field(default_factory=list)
+    reports: list[tuple[float, HostState]] = field(default_factory=list)
+
+    def state(self) -> HostState:
+        environments = [EnvironmentStatus(worker="w", profile="default", status="installed", fingerprint="f")]
+        return HostState(
+            host=self.name,
+            total=Resources(cpus=CPUS, memory_mb=8000),
+            environments=environments,
+            attempts=list(self.attempts.values()),
+        )
+
+    def live(self) -> list[AttemptReport]:
+        return [each for each in self.attempts.values() if each.phase is not AttemptPhase.ENDED]
+
+    def end(self, key: Key, *, code: int | None, stopped: bool = False) -> None:
+        ended = ExitReport(code=code, stopped=stopped, ended_at=1.0)
+        self.attempts[key] = self.attempts[key].model_copy(update={"phase": AttemptPhase.ENDED, "exit": ended})
+
+
+class World(RuleBasedStateMachine):
+    """A scheduler and two hosts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.hosts = {name: ModelHost(name) for name in ("a", "b")}
+        self.saved_runs = {}
+        self.saved_attempts = {}
+        self.final = {}
+        self.submitted: list[str] = []
+        self.cancelled: set[str] = set()
+        self.crash = ""
+        self.machine = self._load()
+
+    # ── the shell, as a model ───────────────────────────────────────────────────────────────────
+
+    def _load(self) -> Machine:
+        runs = []
+        for saved in self.saved_runs.values():
+            run = copy.copy(saved)
+            run.attempts = [copy.copy(each) for key, each in sorted(self.saved_attempts.items()) if key[0] == run.id]
+            runs.append(run)
+        return Machine(runs, self._at(), LOST_AFTER_S)
+
+    def _at(self) -> events.Instant:
+        # The wall clock jumps back and forth: nothing may depend on it.
+        return events.Instant(self.now, 1e9 + (self.now * 7919) % 100_000)
+
+    def feed(self, event: events.Event) -> list[todo.Instruction]:
+        out = self.machine.handle(event)
+        crash, self.crash = self.crash, ""
+        if crash != "before saving":
+            self._save(out)
+        if crash:
+            self.machine = self._load()
+            return []
+        for instruction in out:
+            match instruction:
+                case todo.SendPlace(host=host) | todo.SendStop(host=host) | todo.SendForget(host=host):
+                    self.hosts[host].inbox.append((self.now, instruction))
+                case todo.Publish(state=state):
+                    assert state.run not in self.final or self.final[state.run] == state, "a final state changed"
+                    if state.state.final:
+                        self.final[state.run] = state
+        return out
+
+    def _save(self, out: list[todo.Instruction]) -> None:
+        for instruction in out:
+            match instruction:
+                case todo.SaveRun(run=run):
+                    self.saved_runs[run.id] = run
+                case todo.SaveAttempt(attempt=attempt):
+                    self.saved_attempts[attempt.key] = attempt
+
+    # ── what may happen ─────────────────────────────────────────────────────────────────────────
+
+    @initialize(reported=st.booleans())
+    def hosts_report_first(self, reported: bool) -> None:
+        if reported:
+            for name in self.hosts:
+                self.report(name)
+                self.deliver_report(name)
+
+    @rule(cpus=st.sampled_from([0.5, 1.0, 2.0, 4.0]))
+    def submit(self, cpus: float) -> None:
+        run = f"RUN{len(self.submitted):023d}"
+        spec = RunSpec(worker="w", resources=Resources(cpus=cpus))
+        out = self.feed(events.Submitted(self._at(), run, spec))
+        if run in self.saved_runs:
+            self.submitted.append(run)
+            assert any(isinstance(each, todo.Answer) for each in out) or not out
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if self.submitted:
+            run = data.draw(st.sampled_from(self.submitted))
+            was_final = self.machine.ledger.runs[run].final
+            out = self.feed(events.CancelRequested(self._at(), run, "enough"))
+            if out:
+                assert any(isinstance(each, todo.Refuse) for each in out) == was_final
+                self.cancelled.add(run)
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0]), deaf=st.sampled_from([False] * 9 + [True]))
+    def tick(self, seconds: float, deaf: bool) -> None:
+        self.now += seconds
+        self.feed(events.Tick(self._at(), deaf))
+
+    @rule(seconds=st.integers(1, 15), going=st.booleans())
+    def all_goes_well(self, seconds: int, going: bool) -> None:
+        for _ in range(2 * seconds):
+            self._half_second(going)
+
+    @rule(name=st.sampled_from("ab"), seconds=st.integers(10, 75))
+    def one_host_is_away(self, name: str, seconds: int) -> None:
+        host = self.hosts[name]
+        host.up = False
+        self.all_goes_well(seconds, going=False)
+        host.up = True
+
+    @rule(name=st.sampled_from("ab"))
+    def report(self, name: str) -> None:
+        host = self.hosts[name]
+        if host.up:
+            host.reports.append((self.now, host.state()))
+
+    @rule(name=st.sampled_from("ab"))
+    def deliver_report(self, name: str) -> None:
+        host = self.hosts[name]
+        while host.reports:
+            sent, state = host.reports.pop(0)
+            if self.now - sent <= LONGEST_DELAY_S:
+                self.feed(events.HostReported(self._at(), state))
+                return
+
+    @rule(name=st.sampled_from("ab"))
+    def lose_reports(self, name: str) -> None:
+        self.hosts[name].reports.clear()
+
+    @rule(name=st.sampled_from("ab"), index=st.integers(0, 5), keep=st.booleans(), ack=st.booleans())
+    def deliver_command(self, name: str, index: int, keep: bool, ack: bool) -> None:
+        """Any of the commands under way arrives, perhaps to arrive once more; its answer may be lost."""
+        host = self.hosts[name]
+        host.inbox = [each for each in host.inbox if self.now - each[0] <= LONGEST_DELAY_S]
+        if not host.up or not host.inbox:
+            return
+        index %= len(host.inbox)
+        _, command = host.inbox[index] if keep else host.inbox.pop(index)
+        answer = self._carry_out(host, command)
+        if ack and answer is not None:
+            self.feed(answer)
+
+    @rule(name=st.sampled_from("ab"))
+    def lose_commands(self, name: str) -> None:
+        self.hosts[name].inbox.clear()
+
+    @rule(name=st.sampled_from("ab"), index=st.integers(0, 5), code=st.sampled_from([0, 0, 1, 2]))
+    def attempt_goes_on(self, name: str, index: int, code: int) -> None:
+        host = self.hosts[name]
+        live = host.live()
+        if live:
+            self._advance(host, live[index % len(live)], code)
+
+    @rule(name=st.sampled_from("ab"), how=st.sampled_from(["away", "reboot", "amnesia", "back"]))
+    def host_changes(self, name: str, how: str) -> None:
+        host = self.hosts[name]
+        host.up = how != "away"
+        host.inbox.clear()
+        if how == "reboot":
+            for each in host.live():
+                host.end((each.run, each.attempt), code=None)
+        elif how == "amnesia":
+            host.attempts.clear()
+
+    @rule(when=st.sampled_from(["before saving", "after saving"]))
+    def scheduler_crashes(self, when: str) -> None:
+        self.crash = when
+
+    # ── the host, as a model ────────────────────────────────────────────────────────────────────
+
+    def _carry_out(self, host: ModelHost, command: todo.Instruction) -> events.Event | None:
+        key = (command.run, command.attempt)
+        where = (self._at(), host.name, *key)
+        match command:
+            case todo.SendPlace(spec=spec):
+                if key in host.forgotten:
+                    return events.PlaceRefused(*where, "already_ended", "it has ended")
+                phase = AttemptPhase.PREPARING
+                host.attempts.setdefault(
+                    key, AttemptReport(run=key[0], attempt=key[1], phase=phase, resources=spec.resources)
+                )
+                return events.PlaceAcknowledged(*where)
+            case todo.SendStop():
+                if key in host.attempts and host.attempts[key].phase is not AttemptPhase.ENDED:
+                    host.attempts[key] = host.attempts[key].model_copy(update={"phase": AttemptPhase.STOPPING})
+                return events.StopAcknowledged(*where)
+            case todo.SendForget():
+                assert key not in host.attempts or host.attempts[key].phase is AttemptPhase.ENDED, "forgot a live one"
+                saved = self.saved_runs.get(key[0])
+                assert saved is None or saved.final, "forgotten before its end was saved"
+                if host.attempts.pop(key, None):
+                    host.forgotten.add(key)
+        return None
+
+    @staticmethod
+    def _advance(host: ModelHost, attempt: AttemptReport, code: int) -> None:
+        key = (attempt.run, attempt.attempt)
+        if attempt.phase is AttemptPhase.STOPPING:
+            host.end(key, code=None, stopped=True)
+        elif attempt.phase is AttemptPhase.RUNNING:
+            host.end(key, code=code)
+        else:
+            host.attempts[key] = attempt.model_copy(update={"phase": PHASES[PHASES.index(attempt.phase) + 1]})
+
+    # ── what must hold ──────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def no_host_is_overcommitted(self) -> None:
+        for host in self.hosts.values():
+            assert sum(each.resources.cpus for each in host.live()) <= CPUS
+
+    @invariant()
+    def no_run_has_two_live_attempts(self) -> None:
+        live = [each.run for host in self.hosts.values() for each in host.live()]
+        assert len(live) == len(set(live))
+
+    @invariant()
+    def what_was_promised_is_kept(self) -> None:
+        assert set(self.submitted) <= set(self.saved_runs)
+
+    def teardown(self) -> None:
+        """Once everybody behaves, every run ends, every attempt is forgotten, and a cancelled run does not succeed."""
+        self.crash = ""
+        for host in self.hosts.values():
+            host.up = True
+            host.inbox.clear()
+        for _ in range(16 * len(self.submitted) + 160):
+            self._half_second(going=True)
+        for run in self.submitted:
+            assert self.saved_runs[run].final, self.saved_runs[run]
+        for host in self.hosts.values():
+            assert not host.attempts
+        assert not self.machine.ledger.queue
+        assert not any(host.placed for host in self.machine.ledger.hosts.values())
+        reloaded = self._load().ledger.runs
+        assert {run: each.render() for run, each in reloaded.items()} == {
+            run: each.render() for run, each in self.machine.ledger.runs.items()
+        }
+
+    def _half_second(self, going: bool) -> None:
+        """Everybody who is there does what it should; attempts go on, one that was given up ends only if stopped."""
+        self.now += 0.5
+        self.feed(events.Tick(self._at()))
+        for host in self.hosts.values():
+            if not host.up:
+                continue
+            for sent, command in self._take(host):
+                if self.now - sent <= LONGEST_DELAY_S and (answer := self._carry_out(host, command)):
+                    self.feed(answer)
+            for each in host.live():
+                run = self.saved_runs[each.run]
+                given_up = run.final or run.ending is not None
+                if each.phase is AttemptPhase.STOPPING or (going and not given_up):
+                    self._advance(host, each, code=0)
+            self.feed(events.HostReported(self._at(), host.state()))
+            self.no_host_is_overcommitted()
+            self.no_run_has_two_live_attempts()
+
+    @staticmethod
+    def _take(host: ModelHost) -> list[tuple[float, todo.Instruction]]:
+        taken, host.inbox = host.inbox, []
+        return taken
+
+
+World.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestWorld = World.TestCase
+
+
+def test_cancel_of_a_queued_run_ends_it_at_once():
+    world = World()
+    world.submit(1.0)
+    (run,) = world.submitted
+    world.feed(events.CancelRequested(world._at(), run, "enough"))
+    assert world.saved_runs[run].state is RunStateName.CANCELLED

@@ -1,0 +1,319 @@
+"""The scheduler's decisions, told as stories: events in, instructions out."""
+
+from __future__ import annotations
+
+import pytest
+
+from mosaic_bus.messages import (
+    AttemptPhase,
+    AttemptReport,
+    EnvironmentStatus,
+    ExitReport,
+    FailureCategory,
+    HostState,
+    Resources,
+    RunSpec,
+    RunStateName,
+)
+from mosaic_services.scheduler import events
+from mosaic_services.scheduler import instructions as todo
+from mosaic_services.scheduler.machine import Machine
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["run_id", "episodes"],
+    "properties": {"run_id": {"type": "string"}, "episodes": {"type": "integer", "minimum": 1}},
+}
+
+
+class Story:
+    """A machine, the time, and what it last said."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.machine = Machine([], self.at)
+        self.out = []
+        self.runs = 0
+
+    @property
+    def at(self):
+        return events.Instant(self.now, 1e9 + self.now)
+
+    def feed(self, kind, *args):
+        self.out = self.machine.handle(kind(self.at, *args))
+        return self.out
+
+    def pass_time(self, seconds, *reports):
+        """Let time pass in ticks, the given hosts reporting every second."""
+        seen = []
+        for half in range(round(seconds * 2)):
+            self.now += 0.5
+            if half % 2:
+                for report in reports:
+                    seen += self.feed(events.HostReported, report)
+            seen += self.feed(events.Tick)
+        self.out = seen
+        return seen
+
+    def submit(self, cpus=1.0, config=None, **more):
+        self.runs += 1
+        run = f"01K{self.runs:023d}"
+        spec = RunSpec(worker="w", config=config or {}, resources=Resources(cpus=cpus, **more))
+        self.feed(events.Submitted, run, spec)
+        return run
+
+    def state(self, run):
+        return self.machine.ledger.render(self.machine.ledger.runs[run], self.now)
+
+    def said(self, kind):
+        return [each for each in self.out if isinstance(each, kind)]
+
+
+def host(*attempts, name="local", cpus=2.0, status="installed", memory_mb=8000, fingerprint="f"):
+    environment = EnvironmentStatus(worker="w", profile="default", status=status, fingerprint=fingerprint)
+    total = Resources(cpus=cpus, memory_mb=memory_mb)
+    return HostState(host=name, total=total, environments=[environment], attempts=list(attempts))
+
+
+def attempt(run, phase="running", cpus=1.0, number=1, **exit_fields):
+    ended = ExitReport(ended_at=2e9, **exit_fields) if exit_fields else None
+    return AttemptReport(
+        run=run, attempt=number, phase=AttemptPhase(phase), resources=Resources(cpus=cpus), exit=ended, detail=phase
+    )
+
+
+@pytest.fixture
+def story():
+    return Story()
+
+
+def test_a_run_goes_through_its_life(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    assert story.state(run).state is RunStateName.STARTING
+    assert [each.host for each in story.said(todo.SendPlace)] == ["local"]
+    for phase in ("preparing", "starting", "running"):
+        story.feed(events.HostReported, host(attempt(run, phase)))
+        assert story.state(run).state.value == phase
+    story.feed(events.HostReported, host(attempt(run, "ended", code=0, started_at=2e9 - 131)))
+    state = story.state(run)
+    assert (state.state, state.reason, state.exit_code) == (RunStateName.SUCCEEDED, "exit 0 after 00:02:11", 0)
+    assert story.said(todo.SendForget) == [todo.SendForget("local", run, 1)]
+
+
+def test_every_wait_says_what_is_missing_and_where(story):
+    early = story.submit()
+    assert story.state(early).reason == "no host has reported yet"
+    story.feed(events.HostReported, host(attempt("stranger", cpus=1.5)))
+    late = story.submit(cpus=2.0)
+    assert story.state(late).reason == "waits for 2 cpus: local has 0.5 of 2 free"
+    assert story.state(early).reason == "waits for 1 cpu: local has 0.5 of 2 free"
+    big = story.submit(memory_mb=7500)
+    assert story.state(big).reason == "waits for 1 cpu and 7500 MB: local has 0.5 of 2 cpus and 6976 of 8000 MB free"
+
+
+def test_first_come_first_served_and_a_smaller_run_may_pass(story):
+    story.feed(events.HostReported, host())
+    first, second = story.submit(cpus=2.0), story.submit(cpus=2.0)
+    third = story.submit(cpus=2.0)
+    assert story.state(second).state is story.state(third).state is RunStateName.QUEUED
+    story.feed(events.HostReported, host(attempt(first, "ended", code=0)))
+    assert story.state(second).state is RunStateName.STARTING
+    assert story.state(third).state is RunStateName.QUEUED
+
+
+def test_an_attempt_counts_once_whether_reported_or_not(story):
+    story.feed(events.HostReported, host())
+    one, two, three = story.submit(), story.submit(), story.submit()
+    assert story.state(three).state is RunStateName.QUEUED
+    story.feed(events.HostReported, host(attempt(one)))
+    assert story.state(three).state is RunStateName.QUEUED
+    story.feed(events.HostReported, host(attempt(one), attempt(two)))
+    assert story.state(three).state is RunStateName.QUEUED
+
+
+def test_an_installed_environment_is_preferred_to_one_that_must_be_built(story):
+    story.feed(events.HostReported, host(name="a", status="available"))
+    story.feed(events.HostReported, host(name="b"))
+    runs = [story.submit() for _ in range(3)]
+    states = [story.state(run) for run in runs]
+    assert [state.host for state in states] == ["b", "b", "a"]
+    assert states[2].state is RunStateName.PREPARING
+
+
+def test_place_is_repeated_until_a_report_shows_the_attempt(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.pass_time(6, host())
+    assert len(story.said(todo.SendPlace)) == 3
+    story.feed(events.HostReported, host(attempt(run, "preparing")))
+    story.pass_time(6, host(attempt(run, "preparing")))
+    assert not story.said(todo.SendPlace)
+
+
+def test_cancel_before_the_placement_arrived_leaks_nothing(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.feed(events.CancelRequested, run, "enough")
+    assert story.state(run).state is RunStateName.STOPPING
+    assert story.said(todo.SendStop)
+    story.feed(events.StopAcknowledged, "local", run, 1)
+    story.pass_time(4, host())
+    assert not story.said(todo.SendPlace)
+    assert story.state(run).state is RunStateName.STOPPING, "the placement may still be on its way"
+    story.pass_time(3, host())
+    assert story.state(run).state is RunStateName.CANCELLED
+    # It was on its way after all.
+    story.feed(events.HostReported, host(attempt(run, "starting")))
+    assert story.said(todo.SendStop)
+    story.now += 3
+    story.feed(events.HostReported, host(attempt(run, "ended", code=143, stopped=True)))
+    assert story.said(todo.SendForget)
+    assert story.state(run).state is RunStateName.CANCELLED
+
+
+def test_cancel_of_a_running_run_waits_for_its_host(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.feed(events.HostReported, host(attempt(run)))
+    story.feed(events.CancelRequested, run[-4:], "enough")
+    story.pass_time(6, host(attempt(run, "stopping")))
+    assert len(story.said(todo.SendStop)) >= 2
+    assert story.state(run).state is RunStateName.STOPPING
+    story.feed(events.HostReported, host(attempt(run, "ended", code=143, stopped=True)))
+    assert (story.state(run).state, story.state(run).reason) == (RunStateName.CANCELLED, "enough")
+    story.feed(events.CancelRequested, run, "again")
+    assert story.said(todo.Refuse)[0].code == "already_final"
+
+
+def test_a_failure_keeps_its_category_code_and_last_lines(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    ended = attempt(run, "ended", code=1, category="application", reason="loss is NaN", last_lines=["a", "b"])
+    story.feed(events.HostReported, host(ended))
+    state = story.state(run)
+    assert state.state is RunStateName.FAILED
+    assert (state.category, state.exit_code, state.reason) == (FailureCategory.APPLICATION, 1, "loss is NaN")
+    assert state.detail == "a\nb"
+
+
+@pytest.mark.parametrize(("code", "category"), [("unknown_worker", "configuration"), ("internal", "infrastructure")])
+def test_a_refused_placement_fails_the_run(story, code, category):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.feed(events.PlaceRefused, "local", run, 1, code, "no such thing")
+    state = story.state(run)
+    assert (state.state, state.category) == (RunStateName.FAILED, category)
+    assert "no such thing" in state.reason
+
+
+def test_an_attempt_that_vanishes_fails_as_infrastructure(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.feed(events.HostReported, host(attempt(run)))
+    story.pass_time(9, host())
+    assert story.state(run).state is RunStateName.RUNNING
+    story.pass_time(3, host())
+    state = story.state(run)
+    assert (state.state, state.category) == (RunStateName.FAILED, FailureCategory.INFRASTRUCTURE)
+    assert state.reason == "host local no longer knows this attempt"
+
+
+def test_a_silent_host_is_named_then_its_runs_are_lost(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.feed(events.HostReported, host(attempt(run)))
+    story.pass_time(12)
+    assert story.state(run).state is RunStateName.RUNNING
+    assert story.state(run).reason.startswith("host local silent for 12 s")
+    waiting = story.submit()
+    assert "local is silent" in story.state(waiting).reason
+    story.pass_time(290)
+    assert story.state(run).state is RunStateName.LOST
+    story.feed(events.HostReported, host(attempt(run)))
+    assert story.said(todo.SendStop), "what was given up must not go on"
+    assert story.state(run).state is RunStateName.LOST
+
+
+def test_silence_is_not_counted_while_the_bus_is_away_or_we_slept(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.feed(events.HostReported, host(attempt(run)))
+    for _ in range(1000):
+        story.now += 0.5
+        story.feed(events.Tick, True)
+    story.now += 3600
+    story.feed(events.Tick)
+    assert story.state(run).state is RunStateName.RUNNING
+    assert not story.machine.ledger.hosts["local"].silent
+
+
+def test_attempts_nobody_knows_are_stopped_and_forgotten(story):
+    story.feed(events.HostReported, host(attempt("stranger"), attempt("ghost", "ended", code=0)))
+    assert [each.run for each in story.said(todo.SendStop)] == ["stranger"]
+    assert [each.run for each in story.said(todo.SendForget)] == ["ghost"]
+
+
+def test_state_is_published_on_change_and_every_ten_seconds(story):
+    run = story.submit()
+    assert [each.state.run for each in story.said(todo.Publish)] == [run]
+    story.pass_time(31)
+    assert len(story.said(todo.Publish)) == 3
+    story.feed(events.CancelRequested, run, "enough")
+    story.pass_time(31)
+    assert not story.said(todo.Publish)
+
+
+def test_a_description_that_comes_late_fails_queued_and_unstarted_runs_with_a_bad_config(story):
+    story.feed(events.HostReported, host(status="available"))
+    placed = story.submit(config={"episods": 3})
+    queued = story.submit(cpus=2.0, config={"episodes": 0})
+    good = story.submit(cpus=2.0, config={"episodes": 1})
+    story.feed(events.HostReported, host(attempt(placed, "preparing")))
+    assert story.said(todo.FetchDescription) == [todo.FetchDescription("local", "w", "default", "f")]
+    story.feed(events.DescriptionKnown, "w", "default", "f", SCHEMA)
+    assert story.state(placed).state is RunStateName.STOPPING
+    state = story.state(queued)
+    assert (state.state, state.category) == (RunStateName.FAILED, FailureCategory.CONFIGURATION)
+    assert story.state(good).state is RunStateName.QUEUED
+    story.feed(events.HostReported, host(attempt(placed, "ended", code=None, stopped=True)))
+    state = story.state(placed)
+    assert (state.state, state.category) == (RunStateName.FAILED, FailureCategory.CONFIGURATION)
+    assert "config.episods: unknown field; did you mean episodes?" in state.reason
+
+
+def test_a_description_is_asked_for_again_until_it_is_known(story):
+    story.feed(events.HostReported, host())
+    story.pass_time(11, host())
+    assert len(story.said(todo.FetchDescription)) == 1
+    story.feed(events.DescriptionKnown, "w", "default", "f", SCHEMA)
+    story.pass_time(21, host())
+    assert not story.said(todo.FetchDescription)
+    story.feed(events.HostReported, host(fingerprint="g"))
+    assert story.said(todo.FetchDescription) == [todo.FetchDescription("local", "w", "default", "g")]
+
+
+def test_the_same_submission_twice_is_one_run_and_another_spec_is_refused(story):
+    run = story.submit(config={"seed": 1})
+    first = story.said(todo.Answer)
+    story.feed(events.Submitted, run, RunSpec(worker="w", config={"seed": 1}))
+    assert story.out == first
+    story.feed(events.Submitted, run, RunSpec(worker="w", config={"seed": 2}))
+    assert story.said(todo.Refuse)[0].code == "id_reused"
+    assert len(story.machine.ledger.runs) == 1
+
+
+def test_a_withdrawn_submission_leaves_no_trace(story):
+    story.feed(events.HostReported, host(cpus=1.0))
+    run = story.submit()
+    story.feed(events.Withdrawn, run)
+    other = story.submit()
+    assert run not in story.machine.ledger.runs
+    assert story.state(other).state is RunStateName.STARTING
+
+
+def test_equal_reasons_are_recorded_once(story):
+    story.submit()
+    story.pass_time(60)
+    assert not story.said(todo.RecordDecision)

@@ -1,0 +1,138 @@
+"""What is refused at submission, and how runs are named and found."""
+
+from __future__ import annotations
+
+import pytest
+
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.messages import EnvironmentStatus, HostState, Resources, RunSpec
+from mosaic_services.scheduler.model import Host, Run
+from mosaic_services.scheduler.naming import find_run, make_name
+from mosaic_services.scheduler.schema import ConfigSchema
+from mosaic_services.scheduler.validation import check_submission
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["run_id", "env_id"],
+    "properties": {
+        "run_id": {"type": "string"},
+        "env_id": {"type": "string", "minLength": 1},
+        "episodes": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "agent": {"enum": ["random", "greedy"]},
+        "seed": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]},
+        "nested": {"type": "object", "properties": {"x": {"type": "number"}}},
+    },
+}
+
+
+def known_hosts(*statuses):
+    total = Resources(cpus=2, memory_mb=4000)
+    environments = [
+        EnvironmentStatus(worker=worker, profile=profile, status="installed", fingerprint="f")
+        for worker, profile in statuses or [("baseline", "default"), ("cleanrl", "default"), ("cleanrl", "legacy")]
+    ]
+    host = Host("local", heard_at=0.0)
+    host.report(HostState(host="local", total=total, environments=environments), 0.0)
+    return [host]
+
+
+def refusal(spec, schemas=None):
+    with pytest.raises(CommandRefusedError) as raised:
+        check_submission(spec, known_hosts(), schemas or {})
+    return raised.value
+
+
+def test_an_unknown_worker_is_refused_with_near_and_known_names():
+    error = refusal(RunSpec(worker="cleanlr"))
+    assert error.code == "unknown_worker"
+    assert "did you mean cleanrl? known: baseline, cleanrl" in error.message
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones():
+    error = refusal(RunSpec(worker="cleanrl", profile="legcy"))
+    assert error.code == "unknown_profile"
+    assert "did you mean legacy? known: default, legacy" in error.message
+
+
+def test_what_no_host_could_hold_is_refused_with_the_numbers_of_the_largest():
+    error = refusal(RunSpec(worker="baseline", resources=Resources(cpus=64)))
+    assert error.code == "impossible_resources"
+    assert "needs 64 cpus and 1024 MB" in error.message
+    assert "local, has 2 cpus and 4000 MB in all" in error.message
+
+
+def test_before_any_host_reported_all_is_accepted_with_a_warning():
+    warnings, checked = check_submission(RunSpec(worker="whatever"), [], {})
+    assert "no host has reported yet" in warnings[0]
+    assert not checked
+
+
+def test_each_wrong_field_is_named_with_value_and_what_is_allowed():
+    schemas = {("baseline", "default", "f"): ConfigSchema(SCHEMA)}
+    config = {"episods": 3, "episodes": 0, "agent": "clever", "seed": "x", "nested": {"x": "y"}}
+    error = refusal(RunSpec(worker="baseline", config=config), schemas)
+    assert error.code == "invalid_config"
+    assert error.details["problems"] == [
+        "config.episods: unknown field; did you mean episodes?",
+        "config.env_id: missing; allowed: string, length at least 1",
+        "config.agent: 'clever' is not allowed; allowed: 'random', 'greedy'",
+        "config.episodes: 0 is not allowed; allowed: integer, at least 1, at most 1000",
+        "config.nested.x: 'y' is not allowed; allowed: number",
+        "config.seed: 'x' is not allowed; allowed: integer, at least 0 or null",
+    ]
+
+
+def test_a_good_config_needs_no_run_id():
+    schemas = {("baseline", "default", "f"): ConfigSchema(SCHEMA)}
+    spec = RunSpec(worker="baseline", config={"env_id": "CartPole-v1"})
+    assert check_submission(spec, known_hosts(), schemas) == ([], "f")
+
+
+def test_a_broken_schema_does_not_stop_runs():
+    schema = ConfigSchema({"type": "nonsense"})
+    assert schema.broken
+    assert schema.problems({"anything": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"algo": "PPO", "env_id": "CartPole-v1", "seed": 1}, "ppo-cartpole-seed1"),
+        ({"agent": "random", "env_id": "ALE/Breakout-v5"}, "random-breakout"),
+        ({"env_id": "simple_spread_v3", "seed": 0}, "baseline-simple-spread-seed0"),
+        ({"algo": 7, "seed": True}, "baseline"),
+        ({}, "baseline"),
+    ],
+)
+def test_names_are_made_from_the_configuration(config, name):
+    assert make_name(RunSpec(worker="baseline", config=config)) == name
+
+
+def runs(*ids_and_names):
+    spec = RunSpec(worker="w")
+    return {run: Run(run, seq, spec, name, 0.0, 0.0) for seq, (run, name) in enumerate(ids_and_names)}
+
+
+def test_a_run_is_found_by_id_part_or_name():
+    known = runs(("01K0000000000000000004K7QX", "ppo"), ("01K0000000000000000009ZD1M", "dqn"))
+    assert find_run(known, "4k7qx").name == "ppo"
+    assert find_run(known, "01k0000000000000000009zd1m").name == "dqn"
+    assert find_run(known, "dqn").name == "dqn"
+
+
+def test_an_ambiguous_query_is_refused_with_candidates():
+    known = runs(("01K0000000000000000004K7QX", "ppo"), ("01K0000000000000000009ZD1M", "ppo"))
+    with pytest.raises(CommandRefusedError) as raised:
+        find_run(known, "ppo")
+    assert raised.value.code == "ambiguous_run"
+    assert "9ZD1M" in raised.value.message
+    with pytest.raises(CommandRefusedError, match="fits 2 runs"):
+        find_run(known, "01k")
+
+
+@pytest.mark.parametrize("query", ["", "  ", "ppx", "%"])
+def test_an_unknown_run_is_refused(query):
+    with pytest.raises(CommandRefusedError) as raised:
+        find_run(runs(("01K0000000000000000004K7QX", "ppo")), query)
+    assert raised.value.code == "unknown_run"
