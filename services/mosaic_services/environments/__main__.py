@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 
@@ -19,8 +20,10 @@ def main() -> int:
     arguments = parser.parse_args()
 
     def say(**fields: object) -> None:
-        sys.stdout.write(json.dumps(fields) + "\n")
-        sys.stdout.flush()
+        # If nobody listens any more (a supervisor that was killed), the build is still worth finishing.
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.write(json.dumps(fields) + "\n")
+            sys.stdout.flush()
 
     try:
         recipe = recipe_for(arguments.worker, Home.find(arguments.home))
@@ -28,9 +31,15 @@ def main() -> int:
     except EnvironmentsError as error:
         say(error=str(error))
         return 1
+    except OSError as error:
+        say(error=f"cannot build: {error}")
+        return 1
     say(step="installed", percent=100.0, done=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.close()
+    sys.exit(code)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from mosaic_services.environments.environment import COMPLETE, Environment, cache_folder, source_files, status
 from mosaic_services.environments.errors import BuildError
 from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
+from mosaic_services.environments.wheels import build_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 _OUTPUT_KEPT = 40
+# Importing a large library for the first time, from a cold disk, takes its time; a worker that hangs takes for ever.
+_DESCRIBE_S = 300.0
 
 
 def build(
@@ -35,37 +38,42 @@ def build(
     folder = cache_folder()
     for each in (folder / "envs", folder / "sites"):
         each.mkdir(parents=True, exist_ok=True)
-    with _only_one(environment.venv, progress):
+    with _only_one(environment.venv, progress, percent=0.0) as lock:
         if rebuild:
             shutil.rmtree(environment.venv, ignore_errors=True)
         if not environment.has_packages:
-            _build_venv(environment, progress)
-    with _only_one(environment.site, progress):
+            _build_venv(environment, progress, lock)
+    with _only_one(environment.site, progress, percent=80.0) as lock:
         if rebuild:
             shutil.rmtree(environment.site, ignore_errors=True)
         if environment.status != "installed":
-            _build_site(environment, progress)
+            _build_site(environment, progress, lock)
     progress("installed", 100.0)
     return environment
 
 
 @contextmanager
-def _only_one(path: Path, progress: Callable[[str, float], None]) -> Iterator[None]:
-    """Let one process at a time build a folder; others wait and then find it built."""
+def _only_one(path: Path, progress: Callable[[str, float], None], percent: float) -> Iterator[int]:
+    """Let one process at a time build a folder; others wait and then find it built.
+
+    Whoever inherits the descriptor holds the lock, too: if a builder is killed, the pip that it leaves behind writes on
+    for a while, and until then nobody else may begin.
+    """
     with path.with_name(path.name + ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another build of the same environment", 0.0)
+            progress("waiting for another build of the same environment", percent)
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file.fileno()
 
 
-def _build_venv(environment: Environment, progress: Callable[[str, float], None]) -> None:
+def _build_venv(environment: Environment, progress: Callable[[str, float], None], held: int) -> None:
     # No COMPLETE mark means that an earlier build was cut short: what it left cannot be trusted.
     shutil.rmtree(environment.venv, ignore_errors=True)
     progress("creating a virtualenv", 1.0)
-    _run("creating a virtualenv", [str(environment.base_python), "-m", "venv", str(environment.venv)], lambda _: None)
+    make = [str(environment.base_python), "-m", "venv", str(environment.venv)]
+    _run("creating a virtualenv", make, lambda _: None, held)
     lock = environment.recipe.profiles[environment.profile].lock
     wanted = sum(1 for line in lock.read_text().splitlines() if "==" in line and not line.startswith("#"))
     seen = 0
@@ -79,27 +87,45 @@ def _build_venv(environment: Environment, progress: Callable[[str, float], None]
         elif line.startswith("Installing collected packages"):
             progress(f"installing {wanted} packages", 65.0)
 
-    _pip("installing the locked packages", environment, ["--only-binary", ":all:", "-r", str(lock)], follow)
+    _pip("installing the locked packages", environment, ["--only-binary", ":all:", "-r", str(lock)], follow, held)
     _mark(environment.venv, {"lock": lock.read_text()})
 
 
-def _build_site(environment: Environment, progress: Callable[[str, float], None]) -> None:
+def _build_site(environment: Environment, progress: Callable[[str, float], None], held: int) -> None:
     shutil.rmtree(environment.site, ignore_errors=True)
     progress(f"installing {environment.recipe.package}", 85.0)
     with tempfile.TemporaryDirectory(prefix="mosaic-build-") as scratch:
         # Built from a copy, since setuptools leaves its traces in the folder that it builds from.
-        copies = [_copy(folder, Path(scratch)) for folder in (KIT_FOLDER, environment.recipe.folder)]
-        arguments = ["--no-deps", "--target", str(environment.site), *map(str, copies)]
-        _pip(f"installing {environment.recipe.package}", environment, arguments, lambda _: None)
+        copies = [
+            _copy(folder, Path(scratch) / str(n)) for n, folder in enumerate((KIT_FOLDER, environment.recipe.folder))
+        ]
+        packages = [build_wheel(copy, Path(scratch) / "wheels") or copy for copy in copies]
+        arguments = ["--no-deps", "--target", str(environment.site), *map(str, packages)]
+        _pip(f"installing {environment.recipe.package}", environment, arguments, lambda _: None, held)
     progress("asking the worker to describe itself", 95.0)
     command = [str(environment.python), "-m", "mosaic_worker.discover", environment.recipe.worker]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment.environ())
     step = f"describing {environment.recipe.worker}"
-    if found.returncode != 0:
+    try:
+        found = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            env=environment.environ(),
+            timeout=_DESCRIBE_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(step, [f"it did not answer within {_DESCRIBE_S:.0f} s"]) from None
+    try:
+        description = json.loads(found.stdout or "{}").get(environment.recipe.worker) or {}
+    except (ValueError, AttributeError):
+        raise BuildError(step, [f"its answer is not a JSON object: {found.stdout[:200]!r}"]) from None
+    if description.get("error"):
+        raise BuildError(step, [*found.stderr.splitlines()[-_OUTPUT_KEPT:], str(description["error"])])
+    if found.returncode != 0 or not description:
         raise BuildError(step, found.stderr.splitlines()[-_OUTPUT_KEPT:])
-    description = json.loads(found.stdout).get(environment.recipe.worker)
-    if not description or description.get("error"):
-        raise BuildError(step, [str((description or {}).get("error", "its entry point was not found"))])
     _mark(environment.site, description)
 
 
@@ -112,16 +138,23 @@ def _copy(folder: Path, scratch: Path) -> Path:
     return copy
 
 
-def _pip(step: str, environment: Environment, arguments: list[str], follow: Callable[[str], None]) -> None:
+def _pip(step: str, environment: Environment, arguments: list[str], follow: Callable[[str], None], held: int) -> None:
     pip = [str(environment.python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
-    _run(step, [*pip, *arguments], follow)
+    _run(step, [*pip, *arguments], follow, held)
 
 
-def _run(step: str, command: list[str], follow: Callable[[str], None]) -> None:
+def _run(step: str, command: list[str], follow: Callable[[str], None], held: int) -> None:
     kept: deque[str] = deque(maxlen=_OUTPUT_KEPT)
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=clean
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=clean,
+        pass_fds=(held,),
     ) as process:
         for line in process.stdout or ():
             kept.append(line.rstrip())

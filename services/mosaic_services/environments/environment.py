@@ -7,6 +7,7 @@ not a new virtualenv.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -26,6 +27,8 @@ from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
 __all__ = ["Environment", "cache_folder", "find_python", "source_files", "status"]
 
 COMPLETE = "complete.json"
+# Folders beside the package; inside it, these names mean nothing special.
+_NOT_INSTALLED = {"tests", "locks", "build", "dist"}
 _OURS = ("PYTHON", "MOSAIC_", "VIRTUAL_ENV", "PIP_TARGET")
 
 
@@ -105,16 +108,13 @@ def status(recipe: Recipe, profile: str) -> Environment:
 
 def source_files(folder: Path) -> list[Path]:
     """The files of a package folder that end up in an installation, or say how to make it."""
-    skipped = {"tests", "locks", "__pycache__", "build", "dist"}
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and not any(
-            part in skipped or part.startswith(".") or part.endswith(".egg-info")
-            for part in path.relative_to(folder).parts
-        )
-    )
+    found = []
+    for path in folder.rglob("*"):
+        parts = path.relative_to(folder).parts
+        hidden = any(part == "__pycache__" or part.startswith(".") or part.endswith(".egg-info") for part in parts)
+        if not hidden and parts[0] not in _NOT_INSTALLED and path.is_file():
+            found.append(path)
+    return sorted(found)
 
 
 def _source_parts(recipe: Recipe) -> list[bytes]:
@@ -133,28 +133,21 @@ def _digest(*parts: bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-_pythons: dict[str, tuple[Path, str]] = {}
-
-
 def find_python(wanted: str) -> tuple[Path, str]:
     """Find an interpreter that satisfies a version range: our own first, then `python3.N` on the path."""
-    if wanted not in _pythons:
-        _pythons[wanted] = _look_for_python(wanted)
-    return _pythons[wanted]
-
-
-def _look_for_python(wanted: str) -> tuple[Path, str]:
     specifier = SpecifierSet(wanted)
     ours = getattr(sys, "_base_executable", None) or sys.executable
     candidates = [ours, *(shutil.which(f"python3.{minor}") for minor in range(20, 8, -1))]
     for candidate in filter(None, candidates):
-        probe = subprocess.run(
-            [candidate, "-c", "import platform, venv; print(platform.python_version())"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        version = probe.stdout.strip()
-        if probe.returncode == 0 and specifier.contains(version):
+        version = _version_of(candidate, Path(candidate).stat().st_mtime_ns)
+        if version and specifier.contains(version, prereleases=True):
             return Path(candidate), version
     raise BuildError("finding a Python", [f"no Python {wanted} with the venv module is on the PATH"])
+
+
+@functools.cache
+def _version_of(python: str, changed_at: int) -> str:  # noqa: ARG001 - a changed file is asked again
+    """The version of an interpreter that can make virtualenvs; empty if it cannot, or does not run at all."""
+    ask = "import platform, venv; print(platform.python_version())"
+    probe = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True, check=False)
+    return probe.stdout.strip() if probe.returncode == 0 else ""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from mosaic_services.environments.errors import RecipeError, UnknownProfileError, UnknownWorkerError
 
@@ -19,6 +22,9 @@ __all__ = ["KIT_FOLDER", "Profile", "Recipe", "find_recipes", "read_recipe", "re
 SHIPPED_WORKERS = Path(__file__).parents[3] / "workers"
 KIT_FOLDER = SHIPPED_WORKERS / "kit"
 _ENTRY_POINTS = "mosaic.workers"
+# As in a run's specification: what is named otherwise could never be run.
+_WORKER = re.compile(r"[a-z0-9_-]+")
+_PROFILE = re.compile(r"[a-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
@@ -50,50 +56,95 @@ class Recipe:
 
 def read_recipe(folder: Path) -> Recipe:
     """Read `pyproject.toml` (for the entry point) and `profiles.toml` of a worker folder."""
-    project = _read_toml(folder / "pyproject.toml").get("project", {})
-    points = project.get("entry-points", {}).get(_ENTRY_POINTS, {})
-    if len(points) != 1:
+    worker, package = _entry_point(folder)
+    profiles = {name: _profile(folder, name, table) for name, table in _read_toml(folder / "profiles.toml").items()}
+    if not profiles:
+        raise RecipeError(f"{folder}/profiles.toml defines no profile; [default] is needed at least")
+    return Recipe(worker, folder.absolute(), package, profiles)
+
+
+def _entry_point(folder: Path) -> tuple[str, str]:
+    """The worker's name and the package it is in."""
+    points: Any = _read_toml(folder / "pyproject.toml")
+    for step in ("project", "entry-points", _ENTRY_POINTS):
+        points = points.get(step, {}) if isinstance(points, dict) else {}
+    if not isinstance(points, dict) or len(points) != 1:
+        count = len(points) if isinstance(points, dict) else "no"
         raise RecipeError(
-            f'{folder}/pyproject.toml has {len(points)} entries in [project.entry-points."{_ENTRY_POINTS}"]; '
+            f'{folder}/pyproject.toml has {count} entries in [project.entry-points."{_ENTRY_POINTS}"]; '
             'exactly one is needed, e.g. my = "my_worker:get_worker_metadata"'
         )
     ((worker, target),) = points.items()
-    profiles = {}
-    for name, table in _read_toml(folder / "profiles.toml").items():
-        unknown = set(table) - {"lock", "python", "summary", "env"}
-        if unknown:
-            raise RecipeError(f"{folder}/profiles.toml: [{name}] has unknown field {min(unknown)!r}")
-        lock = folder / table.get("lock", f"locks/{name}.lock")
-        if not lock.is_file():
-            raise RecipeError(f"{folder}/profiles.toml: [{name}] names the lock {lock}, which does not exist")
-        profiles[name] = Profile(
-            name=name,
-            lock=lock,
-            python=table.get("python", ">=3.11"),
-            summary=table.get("summary", ""),
-            env={key: str(value) for key, value in table.get("env", {}).items()},
-        )
-    if not profiles:
-        raise RecipeError(f"{folder}/profiles.toml defines no profile; [default] is needed at least")
-    return Recipe(worker, folder.absolute(), target.split(":")[0].split(".")[0], profiles)
+    if not _WORKER.fullmatch(worker):
+        raise RecipeError(f"{folder}/pyproject.toml names the worker {worker!r}; only a-z, 0-9, _ and - are allowed")
+    package = target.split(":")[0].split(".")[0].strip() if isinstance(target, str) else ""
+    if not package.isidentifier():
+        raise RecipeError(f"{folder}/pyproject.toml: {worker} = {target!r} is not of the form package:function")
+    return worker, package
+
+
+def _profile(folder: Path, name: str, table: Any) -> Profile:
+    where = f"{folder}/profiles.toml: [{name}]"
+    if not isinstance(table, dict):
+        raise RecipeError(f"{folder}/profiles.toml: {name!r} is not a table; profiles look like [default]")
+    if not _PROFILE.fullmatch(name):
+        raise RecipeError(f"{where}: only a-z, 0-9, _, . and - are allowed in a profile's name")
+    if unknown := set(table) - {"lock", "python", "summary", "env"}:
+        raise RecipeError(f"{where} has unknown field {min(unknown)!r}")
+    given = {"lock": f"locks/{name}.lock", "python": ">=3.11", "summary": "", **table}
+    for field_name in ("lock", "python", "summary"):
+        if not isinstance(given[field_name], str):
+            raise RecipeError(f"{where}: {field_name} is {given[field_name]!r}, not a string")
+    env = given.get("env", {})
+    if not isinstance(env, dict):
+        raise RecipeError(f"{where}: env is {env!r}, not a table of names and values")
+    lock = folder / given["lock"]
+    if not lock.is_file():
+        raise RecipeError(f"{where} names the lock {lock}, which does not exist")
+    try:
+        SpecifierSet(given["python"])
+    except InvalidSpecifier:
+        raise RecipeError(f"{where}: python = {given['python']!r} is not a version range like >=3.11,<3.14") from None
+    return Profile(
+        name=name,
+        lock=lock,
+        python=given["python"],
+        summary=given["summary"],
+        env={key: str(value) for key, value in env.items()},
+    )
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"{path} is missing; a worker folder has pyproject.toml and profiles.toml") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}") from None
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _candidates(home: Home) -> list[Path]:
+    """Every folder that may hold a worker, the first of a name winning."""
+    folders = [Path(each) for each in os.environ.get("MOSAIC_WORKERS", "").split(":") if each]
+    folders += sorted(path.parent for path in SHIPPED_WORKERS.glob("*/profiles.toml"))
+    notes = (_read_note(note) for note in sorted((home.path / "workers").glob("*")))
+    return folders + [folder for folder in notes if folder is not None]
+
+
+def _read_note(note: Path) -> Path | None:
+    try:
+        text = note.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Path(text) if text else None
 
 
 def find_recipes(home: Home) -> list[Recipe]:
     """All workers known here: `$MOSAIC_WORKERS` (folders, colon-separated), those shipped, those registered."""
-    folders = [Path(each) for each in os.environ.get("MOSAIC_WORKERS", "").split(":") if each]
-    candidates = [*folders, *sorted(path.parent for path in SHIPPED_WORKERS.glob("*/profiles.toml"))]
-    candidates += [Path(note.read_text().strip()) for note in sorted((home.path / "workers").glob("*"))]
     found: dict[str, Recipe] = {}
-    for folder in candidates:
+    for folder in _candidates(home):
         try:
             recipe = read_recipe(folder)
         except RecipeError:
@@ -110,9 +161,13 @@ def recipe_for(name_or_path: str, home: Home) -> Recipe:
     recipes = {recipe.worker: recipe for recipe in find_recipes(home)}
     if name_or_path in recipes:
         return recipes[name_or_path]
-    note = home.path / "workers" / name_or_path
-    if note.is_file():
-        return read_recipe(Path(note.read_text().strip()))
+    note = _read_note(home.path / "workers" / name_or_path)
+    if note is not None:
+        return read_recipe(note)
+    for folder in _candidates(home):
+        # A folder that is named like it and cannot be read: its error is what the user needs to see.
+        if folder.name in (name_or_path, f"{name_or_path}_worker", f"{name_or_path}-worker"):
+            read_recipe(folder)
     raise UnknownWorkerError(name_or_path, recipes)
 
 
@@ -125,4 +180,6 @@ def register(recipe: Recipe, home: Home) -> None:
         return
     folder = home.path / "workers"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / recipe.worker).write_text(str(recipe.folder))
+    scratch = home.path / f"workers.{recipe.worker}.new"
+    scratch.write_text(str(recipe.folder))
+    scratch.replace(folder / recipe.worker)

@@ -14,6 +14,7 @@ from mosaic_bus.commands import Description
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import BuildProgress, EnvironmentStatus
 from mosaic_services.environments import (
+    BuildError,
     Environment,
     EnvironmentsError,
     UnknownProfileError,
@@ -44,22 +45,29 @@ class Builder:
         self._host = host
         self._tell = tell
         self._environments: dict[Key, Environment] = {}
+        self._unusable: dict[Key, str] = {}
         self._builds: dict[Key, asyncio.Task[None]] = {}
         self._progress: dict[Key, BuildProgress] = {}
         self._broken: dict[Key, tuple[str, str]] = {}
 
     def scan(self) -> None:
         """Look at the disk again: recipes come and go, and somebody else may have built an environment."""
-        found = {}
+        found, unusable = {}, {}
         for recipe in find_recipes(self._home):
             for profile in recipe.profiles:
-                with contextlib.suppress(EnvironmentsError):
+                try:
                     found[recipe.worker, profile] = status(recipe, profile)
-        self._environments = found
+                except (EnvironmentsError, OSError) as error:
+                    unusable[recipe.worker, profile] = str(error)
+        self._environments, self._unusable = found, unusable
 
     def statuses(self) -> list[EnvironmentStatus]:
         """Every profile of every worker known here."""
-        return [self._status(key, environment) for key, environment in self._environments.items()]
+        usable = [self._status(key, environment) for key, environment in self._environments.items()]
+        return usable + [
+            EnvironmentStatus(worker=worker, profile=profile, status="broken", detail=why)
+            for (worker, profile), why in self._unusable.items()
+        ]
 
     def _status(self, key: Key, environment: Environment) -> EnvironmentStatus:
         worker, profile = key
@@ -84,6 +92,8 @@ class Builder:
             return status(recipe_for(worker, self._home), profile)
         except UnknownProfileError as error:
             raise CommandRefusedError("unknown_profile", str(error)) from None
+        except BuildError as error:
+            raise CommandRefusedError("unusable_environment", str(error)) from None
         except EnvironmentsError as error:
             raise CommandRefusedError("unknown_worker", str(error)) from None
 
@@ -133,16 +143,21 @@ class Builder:
         )
         output = cast("asyncio.StreamReader", process.stdout)
         error = "the build process ended without a word"
+        percent = 0.0
         try:
             while line := await output.readline():
-                said = json.loads(line)
+                try:
+                    said = json.loads(line)
+                except ValueError:
+                    continue  # Not ours: something in the build printed it.
+                percent = max(percent, said.get("percent", 0.0))
                 error = said.get("error", "" if said.get("done") else error)
                 self._progress[key] = progress = BuildProgress(
                     host=self._host,
                     worker=worker,
                     profile=profile,
                     step=said.get("step", error),
-                    percent=said.get("percent", 0.0),
+                    percent=percent,
                     done=bool(said.get("done")),
                     error=said.get("error", ""),
                 )
@@ -153,6 +168,8 @@ class Builder:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGTERM)
                 await process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # What a killed build left running.
             self._progress.pop(key, None)
         if error:
             self._broken[key] = (fingerprint, error)
