@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgpack
 import structlog
 import zmq
 
 from mosaic_bus import envelope
-from mosaic_bus.errors import BadMessageError
+from mosaic_bus.errors import BadMessageError, CannotBindError
+from mosaic_bus.home import hold_lock
 
 if TYPE_CHECKING:
     from mosaic_bus.home import Address
@@ -28,9 +28,15 @@ _log = structlog.get_logger()
 
 # Messages kept for one slow subscriber before ZeroMQ drops for that subscriber alone.
 # A telemetry batch is at most about 128 KiB, so a subscriber that never reads costs 64 MB at the most.
+# (ZeroMQ learns in steps of half the mark what a subscriber has taken: 250 on their way are safe, 500 are not.)
 SUBSCRIBER_HIGH_WATER_MARK = 500
 PUBLISHER_HIGH_WATER_MARK = 500
 _SOURCES_REMEMBERED = 1000
+# How many messages are taken before subscriptions and the wish to stop are looked at again.
+_BURST = 100
+# Parts of a message that the broker reads: topic and header.
+_LOOKED_AT = 2
+_LONGEST_SUBSCRIPTION = 64 * 1024
 _WELCOME = b"~welcome."
 
 
@@ -41,6 +47,7 @@ class Broker:
         self.address = address
         self.epoch = epoch
         self.counters: Counter[str] = Counter({"received": 0, "published": 0, "refused": 0, "bytes": 0})
+        self._lock: IO[str] | None = None
         self.subscriptions: Counter[bytes] = Counter()
         self._stamper = envelope.Stamper("broker.wire", epoch)
         self._context = zmq.Context()
@@ -49,8 +56,11 @@ class Broker:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        """Bind both sockets and begin to forward."""
+        """Bind both sockets and begin to forward; raise a `BusError` if that cannot be."""
         self.address.require_private()
+        if (folder := self.address.socket_folder) is not None:
+            # ZeroMQ takes a socket file from whoever has it, without a word.
+            self._lock = hold_lock(folder / "broker.lock", "broker")
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.RCVHWM, PUBLISHER_HIGH_WATER_MARK)
         self._router.setsockopt(zmq.MAXMSGSIZE, envelope.MAX_MESSAGE_BYTES)
@@ -59,14 +69,23 @@ class Broker:
         self._xpub.setsockopt(zmq.SNDHWM, SUBSCRIBER_HIGH_WATER_MARK)
         self._xpub.setsockopt(zmq.XPUB_VERBOSER, 1)
         self._xpub.setsockopt(zmq.LINGER, 200)
+        self._xpub.setsockopt(zmq.MAXMSGSIZE, _LONGEST_SUBSCRIPTION)
         self._wake_out = self._context.socket(zmq.PAIR)
         self._wake_out.bind("inproc://stop")
         self._wake_in = self._context.socket(zmq.PAIR)
         self._wake_in.connect("inproc://stop")
-        self._router.bind(self.address.ingress)
-        self._xpub.bind(self.address.egress)
+        self._bind(self._router, self.address.ingress)
+        self._bind(self._xpub, self.address.egress)
         self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
         self._thread.start()
+
+    def _bind(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        socket.setsockopt(zmq.IPV6, int(self.address.is_ipv6))
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise CannotBindError(endpoint, error.strerror) from error
 
     def stop(self) -> None:
         """Stop forwarding, close and remove the sockets."""
@@ -76,10 +95,11 @@ class Broker:
             self._thread.join()
         self._wake_in.close(0)
         self._context.term()
-        for endpoint in (self.address.ingress, self.address.egress):
-            if endpoint.startswith("ipc://"):
-                with contextlib.suppress(FileNotFoundError):
-                    Path(endpoint.removeprefix("ipc://")).unlink()
+        if (folder := self.address.socket_folder) is not None:
+            for name in ("in.sock", "out.sock"):
+                (folder / name).unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.close()
 
     def _run(self) -> None:
         try:
@@ -100,25 +120,26 @@ class Broker:
             if self._xpub in ready:
                 self._take_subscription(self._xpub.recv())
             if self._router in ready:
-                self._take_message(self._router.recv_multipart(copy=False))
+                with contextlib.suppress(zmq.Again):
+                    for _ in range(_BURST):
+                        self._take_message(self._router.recv_multipart(zmq.NOBLOCK, copy=False))
             if self._wake_out in ready:
                 return
 
     def _take_message(self, frames: list[zmq.Frame]) -> None:
-        self.counters["received"] += 1
+        counters = self.counters
+        counters["received"] += 1
         parts = frames[1:]
         try:
             # Only topic and header are looked at here; buffers pass through untouched and uncopied.
-            size = sum(len(part) for part in parts)
-            if size > envelope.MAX_MESSAGE_BYTES:
-                raise BadMessageError(f"message of {size} bytes exceeds {envelope.MAX_MESSAGE_BYTES}")
-            envelope.check([part.bytes for part in parts[:3]])
+            size = envelope.check_size(parts)
+            envelope.check([part.bytes if place < _LOOKED_AT else b"" for place, part in enumerate(parts[:3])])
         except BadMessageError as error:
             self._refuse(frames[0].bytes, error)
             return
-        self.counters["bytes"] += size
+        counters["bytes"] += size
         self._xpub.send_multipart(parts, copy=False)
-        self.counters["published"] += 1
+        counters["published"] += 1
 
     def _refuse(self, identity: bytes, error: BadMessageError) -> None:
         self.counters["refused"] += 1

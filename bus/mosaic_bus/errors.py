@@ -7,8 +7,10 @@ from typing import Any
 __all__ = [
     "BadMessageError",
     "BusError",
+    "CannotBindError",
     "CommandRefusedError",
     "HomeInUseError",
+    "MessageTooLargeError",
     "NoAnswerError",
     "NotConnectedError",
     "UnsafeAddressError",
@@ -31,8 +33,18 @@ class WrongVersionError(BadMessageError):
 
     code = "wrong_version"
 
-    def __init__(self, got: object, expected: int) -> None:
-        super().__init__(f"protocol version {got!r} is not spoken here, only {expected}")
+    def __init__(self, got: str, expected: int) -> None:
+        super().__init__(f"protocol version {got} is not spoken here, only {expected}")
+
+
+class MessageTooLargeError(BadMessageError):
+    """A message larger than the broker takes."""
+
+    code = "too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"message of {size} bytes exceeds {limit}: ask for fewer rows, or send it in pieces")
+        self.size = size
 
 
 class CommandRefusedError(BusError):
@@ -70,11 +82,18 @@ class HomeInUseError(BusError):
         super().__init__(f"another {what} (pid {pid}) already runs in {path}; stop it with: mosaic down")
 
 
-class UnsafeAddressError(BusError):
-    """An address that would expose the bus beyond this machine without keys."""
+class CannotBindError(BusError):
+    """The broker cannot open its sockets."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, endpoint: str, reason: str) -> None:
+        super().__init__(f"cannot listen at {endpoint}: {reason}")
+
+
+class UnsafeAddressError(BusError):
+    """An address that would expose the bus to other machines or users without keys."""
+
+    def __init__(self, address: str, why: str = "other machines can reach it") -> None:
         super().__init__(
-            f"{address} is reachable from other machines, and the bus has no keys yet: "
+            f"{address} is refused, since {why}, and the bus has no keys yet: "
             "use ipc:// (the default) or a loopback address such as tcp://127.0.0.1:5550"
         )

@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 
 from mosaic_bus.errors import BusError, HomeInUseError, UnsafeAddressError
 
-__all__ = ["Address", "Home"]
+__all__ = ["Address", "Home", "hold_lock"]
 
-# A Unix socket path holds at most 107 bytes on Linux; "/out.sock" takes nine.
+# A Unix socket path holds at most 103 bytes on macOS (107 on Linux); "/out.sock" takes nine.
 _OWNER_ONLY = 0o700
-_LONGEST_SOCKET_FOLDER = 107 - len("/out.sock")
+_LONGEST_SOCKET_FOLDER = 103 - len("/out.sock")
+_LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,40 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read `tcp://host:port` (out is port + 1) or `ipc:///folder`."""
-        parts = urlsplit(text)
-        if parts.scheme == "ipc" and parts.path:
-            return cls(f"ipc://{parts.path}/in.sock", f"ipc://{parts.path}/out.sock")
+        # A folder is taken as it is: "#" and "?" mean nothing in it, though they would in a URL.
+        if text.startswith("ipc:///") and (folder := text.removeprefix("ipc://").rstrip("/")):
+            return cls(f"ipc://{folder}/in.sock", f"ipc://{folder}/out.sock")
         try:
-            port = parts.port
+            parts = urlsplit(text)
+            name, port = parts.hostname, parts.port
         except ValueError:
-            port = None
-        if parts.scheme != "tcp" or not parts.hostname or not port:
+            name, port = None, None
+        if not text.startswith("tcp://") or not name or not port:
             raise BusError(f"bus address {text!r} is neither tcp://host:port nor ipc:///folder")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        if port >= _LAST_PORT:
+            raise BusError(f"bus address {text!r} needs two ports, {port} and the next, which does not exist")
+        host = f"[{name}]" if ":" in name else name
         return cls(f"tcp://{host}:{port}", f"tcp://{host}:{port + 1}")
 
+    @property
+    def socket_folder(self) -> Path | None:
+        """Where the socket files lie; None for tcp."""
+        if not self.ingress.startswith("ipc://"):
+            return None
+        return Path(self.ingress.removeprefix("ipc://")).parent
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether ZeroMQ must be told that this is an address of IP version 6."""
+        return "[" in self.ingress and self.ingress.startswith("tcp://")
+
     def require_private(self) -> None:
-        """Refuse an address that other machines could reach: there are no keys yet."""
-        if self.ingress.startswith("ipc://"):
+        """Refuse an address that other machines or other users could reach: there are no keys yet."""
+        if (folder := self.socket_folder) is not None:
+            folder.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+            found = folder.stat()
+            if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+                raise UnsafeAddressError(self.ingress, f"{folder} is open to other users (chmod 700 it)")
             return
         host = urlsplit(self.ingress).hostname or ""
         try:
@@ -66,7 +86,7 @@ class Home:
     def find(cls, path: str | os.PathLike[str] | None = None) -> Home:
         """Take the given folder, else `$MOSAIC_HOME`, else `~/.mosaic`; it need not exist yet."""
         chosen = path or os.environ.get("MOSAIC_HOME") or Path("~/.mosaic").expanduser()
-        return cls(Path(chosen).absolute())
+        return cls(Path(chosen).expanduser().absolute())
 
     @property
     def runs(self) -> Path:
@@ -91,10 +111,11 @@ class Home:
     @property
     def sockets(self) -> Path:
         """The folder of the ipc sockets, short enough for a Unix socket path."""
-        folder = self.path / "bus"
-        if len(os.fsencode(folder)) <= _LONGEST_SOCKET_FOLDER:
-            return folder
-        digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
+        # Links are resolved, so that all who mean the same folder find the same sockets, however they write it.
+        home = os.path.realpath(self.path)
+        if len(os.fsencode(home)) + len("/bus") <= _LONGEST_SOCKET_FOLDER:
+            return Path(home) / "bus"
+        digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
         return Path(f"/tmp/mosaic-{os.getuid()}/{digest}")  # noqa: S108 - created 0700 and its owner checked below
 
     def address(self, override: str | None = None) -> Address:
@@ -104,46 +125,64 @@ class Home:
             try:
                 text = (self.path / "bus-address").read_text().strip()
             except FileNotFoundError:
-                text = f"ipc://{self.sockets}"
-        return Address.parse(text)
+                text = ""
+        return Address.parse(text or f"ipc://{self.sockets}")
 
     def create(self) -> None:
         """Make the folders, readable by their owner only, and refuse a socket folder that is somebody else's."""
-        for folder in (self.path, self.runs, self.logs, self.sockets.parent, self.sockets):
+        for folder in (self.path, self.runs, self.logs):
             folder.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
-        folder = self.sockets
-        for each in (folder, folder.parent) if folder.parent != self.path else (folder,):
-            found = each.stat()
-            if found.st_uid != os.getuid():
-                raise BusError(f"{each} belongs to user {found.st_uid}, not to you: remove it or set MOSAIC_HOME")
-            if stat.S_IMODE(found.st_mode) != _OWNER_ONLY:
-                each.chmod(_OWNER_ONLY)
+        sockets = self.sockets
+        if sockets.parent != Path(os.path.realpath(self.path)):
+            _make_private(sockets.parent)
+        _make_private(sockets)
 
     def lock(self, what: str) -> IO[str]:
         """Hold `<what>.lock` until the returned file is closed; raise if another process holds it."""
-        path = self.path / f"{what}.lock"
-        file = path.open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            pid = file.read().strip() or "unknown"
-            file.close()
-            raise HomeInUseError(what, str(self.path), pid) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        return file
+        return hold_lock(self.path / f"{what}.lock", what)
 
     def next_epoch(self, service: str) -> int:
         """Count one more start of a service in this home, and return the count."""
         folder = self.path / "epochs"
         folder.mkdir(exist_ok=True)
         path = folder / service
-        with path.open("a+") as file:
+        with path.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            epoch = int(file.read().strip() or 0) + 1
-            file.truncate(0)
-            file.write(str(epoch))
+            counted = file.read().strip()
+            # A counter that a full disk or a crash spoiled must not keep the service from starting.
+            epoch = int(counted) + 1 if counted.isdigit() else 1
+            # A new file in place of the old would be another lock; and a truncated one could lose the count.
+            digits = str(epoch).encode()
+            with open(path, "r+b", buffering=0) as same:  # noqa: PTH123 - unbuffered, not appending
+                same.write(digits)
+                same.truncate(len(digits))
         return epoch
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that only we can enter; refuse one that somebody else put there."""
+    folder.mkdir(mode=_OWNER_ONLY, exist_ok=True)
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise BusError(f"{folder} is a link, not a folder: remove it or set MOSAIC_HOME")
+    if found.st_uid != os.getuid():
+        raise BusError(f"{folder} belongs to user {found.st_uid}, not to you: remove it or set MOSAIC_HOME")
+    if stat.S_IMODE(found.st_mode) != _OWNER_ONLY:
+        folder.chmod(_OWNER_ONLY)
+
+
+def hold_lock(path: Path, what: str) -> IO[str]:
+    """Hold a lock file until the returned file is closed; raise if another process holds it."""
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        pid = file.read().strip() or "unknown"
+        file.close()
+        raise HomeInUseError(what, str(path.parent), pid) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file

@@ -7,17 +7,17 @@ import os
 import signal
 import sys
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import structlog
 from pydantic import ValidationError
 
-from mosaic_bus import topics
+from mosaic_bus import envelope, topics
+from mosaic_bus.answers import AnswerBook
 from mosaic_bus.client import BusClient, Subscription
 from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Stats
 from mosaic_bus.envelope import PROTOCOL_VERSION, Message
-from mosaic_bus.errors import BusError, CommandRefusedError
+from mosaic_bus.errors import BadMessageError, BusError, CommandRefusedError
 from mosaic_bus.messages import Model, ServiceState
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ _log = structlog.get_logger()
 Result = TypeVar("Result", bound=Model)
 
 HEARTBEAT_S = 1.0
-_ANSWERS_REMEMBERED = 20_000
+_LONGEST_CLIENT_NAME = 64
+_SHOWN_LENGTH = 200
 VERSION = "0.1.0"
 
 
@@ -48,8 +49,7 @@ class Service:
         self.status: Literal["ok", "degraded", "stopping"] = "ok"
         self.detail = ""
         self._handlers: dict[str, tuple[type[Command[Any]], Callable[[Any], Awaitable[Model]]]] = {}
-        # Command id -> answer, or None while it is being carried out: a command that comes again is not done again.
-        self._answers: OrderedDict[str, dict[str, Any] | None] = OrderedDict()
+        self._answers = AnswerBook()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
@@ -98,7 +98,8 @@ class Service:
 
     async def run(self) -> None:
         """Connect, work until stopped, tidy up."""
-        await self.bus.connect(timeout=None)
+        if not await self._connect():
+            return
         _log.info("connected", service=self.name, epoch=self.epoch, address=self.bus.address.ingress)
         try:
             commands = self.bus.subscribe(topics.command(self.name))
@@ -120,6 +121,19 @@ class Service:
                 await self.bus.close()
         if self._failure is not None:
             raise self._failure
+
+    async def _connect(self) -> bool:
+        """Wait for the broker as long as it takes; False if we are told to stop before it is there."""
+        connecting = asyncio.create_task(self.bus.connect(timeout=None))
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not connecting.done():
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            return False
+        connecting.result()
+        return True
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -155,27 +169,42 @@ class Service:
     async def _carry_out(self, message: Message) -> None:
         command_id = message.header.id
         reply_to = message.payload.get("reply_to")
-        if not isinstance(reply_to, str) or not reply_to.isalnum():
+        # It becomes part of a topic, and anybody can send anything: what is no name cannot be answered.
+        if not isinstance(reply_to, str) or not (reply_to.isascii() and reply_to.isalnum()):
+            self.bus.counters["unanswerable"] += 1
             return
-        if command_id in self._answers:
-            answer = self._answers[command_id]
-            if answer is None:
-                return
-        else:
-            self._answers[command_id] = None
-            answer = await self._answer(message)
-            self._answers[command_id] = answer
-            while len(self._answers) > _ANSWERS_REMEMBERED:
-                self._answers.popitem(last=False)
-        self.bus.publish(topics.reply(reply_to), answer, cor=command_id)
+        if len(reply_to) > _LONGEST_CLIENT_NAME:
+            self.bus.counters["unanswerable"] += 1
+            return
+        if self._answers.begin(command_id):
+            try:
+                self._answers.finish(command_id, self._encode_answer(await self._answer(message)))
+            finally:
+                self._answers.abandon(command_id)
+        answer = self._answers.find(command_id)
+        if answer is not None:
+            self.bus.publish_packed(topics.reply(reply_to), answer, cor=command_id)
+
+    def _encode_answer(self, answer: dict[str, Any]) -> bytes:
+        """Pack an answer; if it cannot travel, pack a refusal that says why."""
+        try:
+            packed = envelope.pack(answer)
+            envelope.check_size([packed, bytes(envelope.MAX_HEADER_BYTES)])
+        except BadMessageError as error:
+            _log.warning("answer cannot be sent", reason=str(error))
+            code = error.code if error.code == "too_large" else "internal"
+            packed = envelope.pack(_refusal(code, f"{self.name} has an answer that cannot be sent: {error}", {}))
+        return packed
 
     async def _answer(self, message: Message) -> dict[str, Any]:
         name = message.payload.get("command")
         try:
-            found = self._handlers.get(str(name))
+            found = self._handlers.get(name) if isinstance(name, str) else None
             if found is None:
                 known = ", ".join(sorted(self._handlers))
-                raise CommandRefusedError("unknown_command", f"{self.name} does not know {name!r}; it knows {known}")
+                raise CommandRefusedError(
+                    "unknown_command", f"{self.name} does not know {_shown(name)}; it knows {known}"
+                )
             kind, handler = found
             args = message.payload.get("args", {})
             result = await handler(kind.model_validate(args))
@@ -207,12 +236,18 @@ class Service:
         return self._state()
 
 
+def _shown(value: object) -> str:
+    """A value for a message to people: whoever sent it chose it, so it may be huge."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
+
+
 def explain(error: ValidationError) -> str:
     """Say what was wrong with some input: each field, the value given, and what is allowed."""
     problems = []
     for each in error.errors():
         where = ".".join(str(part) for part in each["loc"]) or "value"
-        given = "" if each["type"] == "missing" else f", got {each['input']!r}"
+        given = "" if each["type"] == "missing" else f", got {_shown(each['input'])}"
         problems.append(f"{where}: {each['msg']}{given}")
     return "; ".join(problems)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from mosaic_bus.client import BusClient, Subscription
+from mosaic_bus.errors import BusError, NotConnectedError
 from mosaic_bus.home import Home
 from mosaic_bus.messages import Model
 
@@ -35,10 +37,11 @@ class Bus:
     """
 
     def __init__(self, address: Address | None = None, connect_timeout: float = 5.0) -> None:
+        self.client = BusClient(address or Home.find().address())
+        self._connect_timeout = connect_timeout
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mosaic-bus", daemon=True)
         self._thread.start()
-        self.client = BusClient(address or Home.find().address())
         try:
             self._call(self.client.connect(connect_timeout))
         except BaseException:
@@ -56,21 +59,31 @@ class Bus:
         return self._call(self.client.request(service, command, timeout))
 
     def listen(self, *prefixes: str, timeout: float | None = None) -> Iterator[Message]:
-        """Yield messages as they come; end after `timeout` seconds of silence."""
+        """Yield messages as they come, all that are sent from now on; end after `timeout` seconds of silence."""
         subscription = self._call(self._subscribe(prefixes))
         return self._iterate(subscription, timeout)
 
     def _iterate(self, subscription: Subscription, timeout: float | None) -> Iterator[Message]:
         try:
-            while (message := self._call(subscription.next(timeout or 1.0))) is not None or timeout is None:
+            while not subscription.closed:
+                message = self._call(subscription.next(1.0 if timeout is None else timeout))
                 if message is not None:
                     yield message
+                elif timeout is not None:
+                    return
         finally:
-            self._loop.call_soon_threadsafe(subscription.close)
+            # An iterator may outlive its bus.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(subscription.close)
 
     async def _subscribe(self, prefixes: tuple[str, ...]) -> Subscription:
         subscription = self.client.subscribe(*prefixes)
-        await self.client.synced()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await self.client.synced()
+        except TimeoutError:
+            subscription.close()
+            raise NotConnectedError(self.client.address.egress, self._connect_timeout) from None
         return subscription
 
     def close(self) -> None:
@@ -85,4 +98,13 @@ class Bus:
         self._loop.close()
 
     def _call(self, coroutine: Coroutine[object, object, Value]) -> Value:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise BusError("this bus is closed: open another")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C ends the wait, and with it what was waited for.
+            future.cancel()
+            raise

@@ -15,8 +15,10 @@ class BrokerService(Service):
     """Answers `ping`, `info` and `stats` for the broker that runs in the same process."""
 
     def __init__(self, home: Home, bus_address: str | None) -> None:
-        super().__init__("broker", home, bus_address)
+        home.create()
+        # First of all: a second broker must not count as a start.
         self.lock = home.lock("broker")
+        super().__init__("broker", home, bus_address)
         self.broker = Broker(self.bus.address, self.epoch)
         self.broker.start()
 
@@ -31,7 +33,9 @@ class BrokerService(Service):
 
     def counters(self) -> dict[str, int | float]:
         """What went through the broker."""
-        forwarded: dict[str, int | float] = {f"forward_{name}": count for name, count in self.broker.counters.items()}
+        # Copied in one step: the forwarding thread may add a counter at any moment.
+        counted = dict(self.broker.counters)
+        forwarded: dict[str, int | float] = {f"forward_{name}": count for name, count in counted.items()}
         return {**forwarded, "subscriptions": self.broker.subscriptions.total()}
 
     async def run(self) -> None:
@@ -46,7 +50,6 @@ def main() -> int:
     """Entry point."""
     arguments = service_arguments("broker").parse_args()
     home = Home.find(arguments.home)
-    home.create()
     return serve(lambda: BrokerService(home, arguments.bus), "broker")
 
 

@@ -1,0 +1,50 @@
+"""What a service has answered, so that a command that comes again is not carried out again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+__all__ = ["AnswerBook"]
+
+_MOST_ANSWERS = 20_000
+# Large answers are those to queries, which may well be asked again; small ones say that something was done.
+_LARGE_BYTES = 8 * 1024
+_MOST_LARGE_BYTES = 16 * 1024 * 1024
+
+
+class AnswerBook:
+    """Answers by the id of their command, the newest of them, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+        self._small: OrderedDict[str, bytes] = OrderedDict()
+        self._large: OrderedDict[str, bytes] = OrderedDict()
+        self._large_bytes = 0
+
+    def begin(self, command_id: str) -> bool:
+        """Note that a command is being carried out; False if it is or was already."""
+        if command_id in self._begun or self.find(command_id) is not None:
+            return False
+        self._begun.add(command_id)
+        return True
+
+    def find(self, command_id: str) -> bytes | None:
+        """The encoded answer to a command; None if there is none yet, or none any more."""
+        return self._small.get(command_id) or self._large.get(command_id)
+
+    def finish(self, command_id: str, answer: bytes) -> None:
+        """Keep the encoded answer to a command."""
+        self._begun.discard(command_id)
+        if len(answer) <= _LARGE_BYTES:
+            self._small[command_id] = answer
+            if len(self._small) > _MOST_ANSWERS:
+                self._small.popitem(last=False)
+            return
+        self._large[command_id] = answer
+        self._large_bytes += len(answer)
+        while self._large_bytes > _MOST_LARGE_BYTES:
+            self._large_bytes -= len(self._large.popitem(last=False)[1])
+
+    def abandon(self, command_id: str) -> None:
+        """Forget a command that was not carried out to its end: it may be tried again."""
+        self._begun.discard(command_id)
