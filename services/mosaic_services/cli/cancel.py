@@ -16,7 +16,7 @@ __all__ = ["command"]
 
 
 def command(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Any unique part of a run's id, or its name.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Any unique part of a run's id, or its name.")],
     reason: Annotated[str, typer.Option("--reason", help="Kept with the run.")] = "cancelled by user",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

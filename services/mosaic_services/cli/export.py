@@ -32,7 +32,7 @@ _PAGE = 10_000
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="Any unique part of the run's id, or its name.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write; must not exist yet.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,

@@ -27,7 +27,7 @@ _STALLED_POLLS = 40
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="Any unique part of the run's id, or its name.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Begin with the last N lines.")] = None,
     events: Annotated[bool, typer.Option("--events", help="Print the events (JSON lines) instead of the log.")] = False,

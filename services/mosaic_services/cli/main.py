@@ -92,9 +92,9 @@ def _root(
     bus: Annotated[
         str | None, typer.Option("--bus", metavar="ADDRESS", help="Address of the bus (default: the home's own).")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the details of an error.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", metavar="", help="Show the details of an error.")] = False,
     version: Annotated[  # noqa: ARG001 - its callback acts
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """MOSAIC runs reinforcement-learning libraries in processes of their own and lets you compare their agents.
@@ -156,7 +156,8 @@ def _explain(error: Exception, arguments: list[str]) -> int:
             return _complain(what, "see: mosaic status, and logs/ in the home", NO_STACK, detail)
         if isinstance(error, CommandRefusedError):
             code = FAILED if error.code == "internal" else USAGE
-            return _complain(error.message, _refusal_hint(error.code, error.details), code, detail)
+            hint = "" if "did you mean" in error.message else _refusal_hint(error.code, error.details)
+            return _complain(error.message, hint, code, detail)
         if isinstance(error, BusError):
             return _complain(str(error), "", USAGE, detail)
     return _complain(f"{type(error).__name__}: {error}", "this is a defect of mosaic; -v shows where", FAILED, detail)

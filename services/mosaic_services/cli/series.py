@@ -17,7 +17,7 @@ __all__ = ["command"]
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="Any unique part of the run's id, or its name.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     metric: Annotated[
         str | None, typer.Argument(help="episode_return, reward, a scalar…; names them if left out.")
     ] = None,

@@ -7,7 +7,7 @@ import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -119,6 +119,10 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
             for name, (kind, default) in extra.items()
         ),
     ]
+    for each in parameters:
+        kind, *details = get_args(each.annotation) or (None,)
+        if kind is bool:
+            details[0].metavar = ""  # a switch takes no value: its help need not name a type
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command

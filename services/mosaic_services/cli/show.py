@@ -23,7 +23,7 @@ __all__ = ["command"]
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="Any unique part of the run's id, or its name.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show one run: its state and why, attempts, decisions, configuration, results, and what became of its events."""

@@ -24,7 +24,7 @@ def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE.yaml…] [KEY=VALUE…]",
+            metavar="FILE|KEY=VALUE",
             help="Files that describe runs, and values that replace theirs. `seed=3` means `config.seed=3`.",
             show_default=False,
         ),

@@ -38,7 +38,8 @@ _FIRST_ANSWER_S = 10.0
 
 def command(
     run: Annotated[
-        str | None, typer.Argument(help="A run to look at closely: any unique part of its id, or its name.")
+        str | None,
+        typer.Argument(metavar="RUN", help="A run to look at closely: any unique part of its id, or its name."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     until_done: Annotated[bool, typer.Option("--until-done", help="End when no run is active.")] = False,

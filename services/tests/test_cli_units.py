@@ -1,0 +1,280 @@
+"""The parts of the command line that need no stack."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from ulid import ULID
+
+from mosaic_bus import Home
+from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
+from mosaic_services.cli.description import type_of
+from mosaic_services.cli.errors import InputError
+from mosaic_services.cli.feed import View
+from mosaic_services.cli.figures import eta_s, fraction, loss
+from mosaic_services.cli.locks import holder, holders
+from mosaic_services.cli.output import ago, duration, number, size
+from mosaic_services.cli.plot import bar, braille, sparkline, thin
+from mosaic_services.cli.restarts import Backoff
+from mosaic_services.cli.specs import make_spec, parse_override, read_file, split_words
+from mosaic_services.cli.tables import scalar_rows
+
+
+def mosaic(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mosaic_services.cli", *arguments],
+        env={**os.environ, "NO_COLOR": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+# ── restarts ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_backoff_doubles_up_to_its_limit_and_is_reset_by_a_long_life():
+    backoff = Backoff()
+    assert [backoff.delay(1) for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert backoff.delay(31) == 0.2
+    assert backoff.delay(1) == 0.4
+
+
+def test_lock_of_a_dead_process_is_held_by_nobody(tmp_path):
+    home = Home.find(tmp_path)
+    assert holders(home) == {}
+    with home.lock("up"):
+        assert holder(tmp_path / "up.lock") == os.getpid()
+        assert holders(home) == {"up": os.getpid()}
+    assert (tmp_path / "up.lock").read_text() == str(os.getpid())
+    assert holders(home) == {}
+
+
+# ── specs ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("word", "keys", "value"),
+    [
+        ("config.seed=3", ["config", "seed"], 3),
+        ("seed=3", ["config", "seed"], 3),
+        ("env_kwargs.g=3.7", ["config", "env_kwargs", "g"], 3.7),
+        ("resources.cpus=0.5", ["resources", "cpus"], 0.5),
+        ("name=a=b", ["name"], "a=b"),
+        ("layers=[64, 64]", ["config", "layers"], [64, 64]),
+        ("flag=true", ["config", "flag"], True),
+        ("empty=", ["config", "empty"], ""),
+    ],
+)
+def test_overrides(word, keys, value):
+    assert parse_override(word) == (keys, value)
+
+
+@pytest.mark.parametrize("word", ["=3", "a..b=3", ".a=1", "x=[1"])
+def test_bad_overrides_are_refused(word):
+    with pytest.raises(InputError):
+        parse_override(word)
+
+
+def test_overrides_go_into_a_copy_of_the_file():
+    document = {"worker": "baseline", "config": {"seed": 1, "env_kwargs": {"g": 9.8}}}
+    spec = make_spec(document, ["seed=2", "env_kwargs.m=1", "grace_s=3"], "here")
+    assert spec.config == {"seed": 2, "env_kwargs": {"g": 9.8, "m": 1}}
+    assert spec.grace_s == 3
+    assert document["config"] == {"seed": 1, "env_kwargs": {"g": 9.8}}
+
+
+@pytest.mark.parametrize(
+    ("document", "said", "hint"),
+    [
+        ({"wroker": "baseline"}, "here: field 'wroker' is unknown", "did you mean worker?"),
+        ({"worker": "x", "learning_rate": 1}, "'learning_rate'", "goes under config:"),
+        ({"worker": "x", "resources": {"memory": 1}}, "here: resources: field 'memory'", "did you mean memory_mb?"),
+        ({"config": {}}, "no worker", "worker: baseline"),
+        ({"worker": "x", "resources": {"cpus": "many"}}, "resources.cpus", ""),
+        ({"worker": "No Such"}, "worker", ""),
+    ],
+)
+def test_what_is_unknown_is_refused_with_near_names(document, said, hint):
+    with pytest.raises(InputError) as caught:
+        make_spec(document, [], "here")
+    assert said in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_files(tmp_path):
+    good = tmp_path / "good.yaml"
+    good.write_text("worker: baseline\nconfig: {seed: 3}\n")
+    as_json = tmp_path / "good.json"
+    as_json.write_text(json.dumps({"worker": "baseline"}))
+    assert read_file(good)["config"] == {"seed": 3}
+    assert read_file(as_json) == {"worker": "baseline"}
+    (tmp_path / "bad.yaml").write_text("worker: [baseline\n")
+    (tmp_path / "empty.yaml").write_text("")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    for name, said in (("bad.yaml", "bad.yaml:2:1"), ("empty.yaml", "empty"), ("binary.yaml", "binary.yaml")):
+        with pytest.raises(InputError, match=said):
+            read_file(tmp_path / name)
+    with pytest.raises(InputError) as caught:
+        read_file(tmp_path / "god.yaml")
+    assert "good.yaml" in caught.value.hint
+
+
+def test_a_file_whose_name_has_an_equals_sign_is_a_file(tmp_path):
+    odd = tmp_path / "a=b.yaml"
+    odd.touch()
+    assert split_words([str(odd), "seed=3"]) == ([odd], ["seed=3"])
+
+
+# ── figures and pictures ─────────────────────────────────────────────────────────────────────────────
+
+
+def summary(**fields: object) -> RunSummary:
+    return RunSummary.model_validate({"run": "r", "attempt": 1, **fields})
+
+
+def state(name: str = "running", **fields: object) -> RunState:
+    known = {"run": str(ULID()), "name": "n", "worker": "w", "profile": "default", "state": name, "reason": "because"}
+    times = {"attempt": 1, "submitted_at": 0.0, "changed_at": 0.0, "started_at": 100.0}
+    return RunState.model_validate({**known, **times, **fields})
+
+
+def test_progress_and_time_left():
+    assert fraction(summary()) is None
+    assert fraction(summary(step=50, total_steps=200, episodes=9, total_episodes=10)) == 0.25
+    assert eta_s(state(), summary(step=50, total_steps=200, steps_per_s=10), 110) == 15
+    assert eta_s(state(), summary(episodes=5, total_episodes=20), 110) == 30
+    assert eta_s(state(), summary(), 110) is None
+
+
+def test_loss_prefers_the_policy():
+    assert loss(summary(scalars={"charts/sps": 3})) is None
+    assert loss(summary(scalars={"losses/value_loss": 2, "losses/policy_loss": 1})) == 1
+
+
+def test_sparkline_and_bar():
+    assert sparkline([], 5) == ""
+    assert sparkline([1, 1], 5) == "▄▄"
+    assert sparkline([0, 1, 2, math.nan], 8) == "▁▅█"
+    assert len(sparkline(list(range(1000)), 12)) == 12
+    assert thin([1, 3, 5, 7], 2) == [2, 6]
+    assert bar(0.5, 4) == "██░░"
+    assert bar(7, 4) == "████"
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0], [0.0, 9.0, 3.0], [math.nan, math.inf], list(range(5000))])
+def test_plot_has_the_size_asked_for(values):
+    lines = braille([float(value) for value in values], 30, 6)
+    assert [len(line) for line in lines] == [30] * 6
+
+
+def test_plot_of_a_rising_line_rises():
+    lines = braille([0.0, 1.0], 10, 3)
+    assert lines[0].strip("⠀ ") == lines[0][-len(lines[0].strip("⠀ ")) :]
+    assert lines[-1][0] != "⠀"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 250])
+def test_watch_fits_the_terminal(width):
+    from rich.console import Console
+
+    from mosaic_services.cli.closeup import closeup
+    from mosaic_services.cli.panel import table
+
+    runs = [state(name, detail="x" * 300) for name in ("running", "queued", "preparing", "failed", "stopping")]
+    figures = {"task": "t" * 99, "returns": [1, 2, 3], "return_mean": -12345.6, "return_std": 1e6, "steps_per_s": 1e6}
+    view = View(
+        runs=runs,
+        hosts=[HostState(host="local", total=Resources(cpus=2, memory_mb=100))],
+        summaries={each.run: summary(**figures, run=each.run, scalars={"loss": 1e-9}) for each in runs},
+        loaded=True,
+        log=["l" * 500],
+    )
+    for picture in (table(view, width, 30, 200.0), closeup(view, runs[0].run, width, 30, 200.0)):
+        console = Console(width=width, file=io.StringIO(), record=True)
+        console.print(picture)
+        lines = console.export_text().splitlines()
+        assert max(map(len, lines)) <= width
+        assert len(lines) <= 32
+
+
+def test_words():
+    assert [duration(each) for each in (0, 131, 90_061)] == ["00:00:00", "00:02:11", "1 d 01:01:01"]
+    assert [ago(100 - each, 100) for each in (0, 5, 200, 7300)] == ["just now", "5 s ago", "3 min ago", "2 h ago"]
+    assert [number(each) for each in (12410, 463.21, 0.0214, 4.1, 1.2e-5, -200.0, math.nan, None)] == [
+        "12,410", "463.2", "0.021", "4.1", "1.2e-05", "-200", "nan", "",
+    ]  # fmt: skip
+    assert [size(each) for each in (49, 6246.4)] == ["49 MB", "6.1 GB"]
+
+
+def test_scalars_of_events_in_old_and_new_dialects():
+    lines = [
+        ("scalars", {"values": {"a": 1, "b": "NaN", "c": None, "d": "x", "e": True}}),
+        ("scalars", {"payload": {"values": {"a": 2}}}),
+        ("step", {"values": {"a": 3}}),
+        ("scalars", ["not an object"]),
+    ]
+    rows = scalar_rows([{"event": event, "step": 7, "ts": 1.0, "line": json.dumps(line)} for event, line in lines])
+    assert [(each["name"], each["step"]) for each in rows] == [("a", 7), ("b", 7), ("a", 7)]
+    assert (rows[0]["value"], rows[2]["value"]) == (1, 2)
+    assert math.isnan(rows[1]["value"])
+
+
+def test_types_of_fields_read_like_words():
+    schema = {"$defs": {"Kind": {"enum": ["a", "b"]}}}
+    assert type_of({"$ref": "#/$defs/Kind"}, schema) == "a | b"
+    assert type_of({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}, schema) == "integer ≥ 0 | null"
+    assert type_of({"type": "array", "items": {"type": "number"}}, schema) == "list of number"
+
+
+# ── the front ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_help_names_every_command_and_the_exit_codes():
+    done = mosaic("--help", COLUMNS="100")
+    assert done.returncode == 0
+    for name in ("up", "down", "submit", "watch", "workers", "Exit codes"):
+        assert name in done.stdout
+    assert mosaic().returncode == 0
+    assert mosaic("--version").stdout.startswith("mosaic ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sbmit"], "Did you mean 'submit'?"),
+        (["runs", "--limit", "many"], "--limit"),
+        (["runs", "--nonsense"], "--nonsense"),
+        (["show"], "RUN"),
+        (["up", "--host", "No Host"], "host name 'No Host' is not usable"),
+        (["--bus", "nonsense", "runs"], "bus address 'nonsense'"),
+        (["workers", "describe", "no-such-worker"], "worker 'no-such-worker' is unknown"),
+        (["workers", "install", "/no/such/folder"], "/no/such/folder/pyproject.toml is missing"),
+    ],
+)
+def test_bad_usage_is_one_line_and_2(arguments, said, tmp_path):
+    done = mosaic(*arguments, MOSAIC_HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_nothing_answers_at_an_address(tmp_path):
+    done = mosaic("--bus", "tcp://127.0.0.1:1", "runs", "-v", MOSAIC_HOME=str(tmp_path))
+    assert done.returncode == 3
+    assert "no broker answers at tcp://127.0.0.1:1" in done.stderr
+    assert "Traceback" in done.stderr  # asked for with -v
+
+
+def test_workers_list_as_json(tmp_path):
+    found = json.loads(mosaic("workers", "list", "--json", MOSAIC_HOME=str(tmp_path)).stdout)["workers"]
+    assert {"worker": "baseline", "profile": "default"}.items() <= found[0].items()
