@@ -95,7 +95,8 @@ class FakeHost:
 
     def end(self, run, **fields):
         key = (run, 1)
-        ended = ExitReport(ended_at=time.time(), started_at=time.time() - 1, **fields)
+        now = time.time()
+        ended = ExitReport(ended_at=now, started_at=now - 1.5, **fields)
         self.attempts[key] = self.attempts[key].model_copy(update={"phase": AttemptPhase.ENDED, "exit": ended})
 
     def report(self):

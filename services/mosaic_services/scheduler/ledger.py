@@ -6,6 +6,7 @@ Each step changes what is known and adds the instructions that follow from it; `
 from __future__ import annotations
 
 import copy
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import RunStateName
@@ -40,6 +41,8 @@ class Ledger:
         self.out: list[todo.Instruction] = []
         # Runs that are not final -> when their state was last published, longest ago first.
         self._published: dict[str, float] = {}
+        # Runs whose state changed together with many others: published in the next ticks, some at a time.
+        self._soon: dict[str, None] = {}
 
     # ── knowing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -133,6 +136,7 @@ class Ledger:
         run.ended_at = outcome.ended_at or self.at.wall
         self.move(run, outcome.state, outcome.reason)
         self._published.pop(run.id, None)
+        self._soon.pop(run.id, None)
 
     def drop(self, run: Run) -> None:
         """Undo a submission that could not be saved."""
@@ -141,6 +145,7 @@ class Ledger:
         for attempt in run.attempts:
             self.hosts[attempt.host].placed.pop(attempt.key, None)
         self._published.pop(run.id, None)
+        self._soon.pop(run.id, None)
         self.runs.pop(run.id, None)
 
     # ── telling ─────────────────────────────────────────────────────────────────────────────────
@@ -155,6 +160,7 @@ class Ledger:
 
     def publish(self, run: Run) -> None:
         """Have a run's state published."""
+        self._soon.pop(run.id, None)
         self._published.pop(run.id, None)
         self._published[run.id] = self.at.mono
         self.out.append(todo.Publish(self.render(run, self.at.mono)))
@@ -164,14 +170,18 @@ class Ledger:
         if run.id not in self._published:
             self.publish(run)
 
+    def publish_soon(self, run: Run) -> None:
+        """Have a run's state published in one of the next ticks."""
+        self._soon[run.id] = None
+
     def republish(self) -> None:
-        """Publish again what has not been published for a while."""
-        due: list[str] = []
+        """Publish what waits for it, and again what has not been published for a while."""
+        due = list(islice(self._soon, _REPUBLISHED_AT_ONCE))
         for run_id, at in self._published.items():
             if at > self.at.mono - REPUBLISH_S or len(due) >= _REPUBLISHED_AT_ONCE:
                 break
             due.append(run_id)
-        for run_id in due:
+        for run_id in dict.fromkeys(due):
             self.publish(self.runs[run_id])
 
     def send_place(self, run: Run, attempt: Attempt) -> None:

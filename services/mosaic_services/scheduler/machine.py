@@ -151,7 +151,7 @@ class Machine:
         for group in ledger.queue.place(ledger.hosts.values(), self._start):
             for run in group.runs.values():
                 ledger.decide(run, "queued", group.wait.reason)
-                ledger.publish(run)
+                ledger.publish_soon(run)
 
     def _start(self, run: Run, choice: Choice) -> None:
         state = RunStateName.STARTING if choice.installed else RunStateName.PREPARING

@@ -162,7 +162,8 @@ class SchedulerService(Service):
             deaf = time.monotonic() - self._heard_at > _DEAF_AFTER_S
             self.feed(events.Tick(_now(), deaf))
             for state in list(self._unpublished.values()):
-                self._publish(state)
+                if not self._publish(state):
+                    break
             self.writer.retry()
             await asyncio.sleep(_TICK_S)
 
@@ -183,10 +184,14 @@ class SchedulerService(Service):
             case _:
                 raise TypeError(f"no such instruction: {instruction!r}")
 
-    def _publish(self, state: RunState) -> None:
-        self._unpublished.pop(state.run, None)
-        if not self.bus.publish(topics.run_state(state.run), state):
+    def _publish(self, state: RunState) -> bool:
+        """Publish now, or with the next tick if the bus has no room."""
+        sent = self.bus.publish(topics.run_state(state.run), state)
+        if sent:
+            self._unpublished.pop(state.run, None)
+        else:
             self._unpublished[state.run] = state
+        return sent
 
     def _ask(self, host: str, command: Command[Ack], run: str, attempt: int) -> None:
         key = (command.name, host, run, attempt)

@@ -113,6 +113,9 @@ class Writer:
     def decisions(self, run: str) -> list[Decision]:
         """All that was decided about a run, written or not."""
         waiting = [*self.unsaved.decisions, *self.turn.unsaved.decisions]
-        written = [] if self.failure else self._store.decisions(run)
+        try:
+            written = self._store.decisions(run)
+        except StoreError:
+            written = []
         fresh = [Decision(at=each.at, event=each.event, reason=each.reason) for each in waiting if each.run == run]
         return written + [each for each in fresh if each not in written]
