@@ -90,7 +90,7 @@ def scratch(tmp_path_factory):
 
 
 @pytest.mark.parametrize("is_log", [False, True])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(pieces=FILE_BYTES, data=st.data())
 def test_any_bytes_in_any_pieces_cut_at_any_time_give_the_same_lines(scratch: Path, is_log: bool, pieces, data):
     scratch.write_bytes(b"")

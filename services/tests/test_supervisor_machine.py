@@ -29,7 +29,7 @@ stimuli = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(stimuli, max_size=40))
 def test_whatever_happens_in_whatever_order(history):
     core = machine.Machine()
@@ -69,7 +69,7 @@ def test_whatever_happens_in_whatever_order(history):
             assert key not in ends, "an ended attempt came back to life"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(stimuli, max_size=30), reports)
 def test_stop_always_leads_to_an_end_once_the_process_ends(history, report):
     core = machine.Machine()

@@ -1,0 +1,236 @@
+"""Worker folders: each mistake in one is named, and a broken one does not take the others with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mosaic_bus.home import Home
+from mosaic_services.environments import (
+    BuildError,
+    RecipeError,
+    UnknownProfileError,
+    UnknownWorkerError,
+    find_recipes,
+    read_recipe,
+    recipe_for,
+    register,
+    status,
+)
+from mosaic_services.environments.environment import find_python, source_files
+from mosaic_services.environments.wheels import needs_only_setuptools
+from mosaic_services.supervisor.builder import Builder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROJECT = '[project]\nname = "x"\nversion = "1"\n[project.entry-points."mosaic.workers"]\n'
+
+
+def make_worker(
+    folder: Path, *, points: str | None = 'mine = "mine_worker:meta"\n', profiles: str | None = "[default]\n"
+) -> Path:
+    (folder / "locks").mkdir(parents=True, exist_ok=True)
+    (folder / "locks" / "default.lock").write_text("# nothing\n")
+    (folder / "mine_worker").mkdir(exist_ok=True)
+    (folder / "mine_worker" / "__init__.py").write_text("")
+    if points is not None:
+        (folder / "pyproject.toml").write_text(PROJECT + points)
+    if profiles is not None:
+        (folder / "profiles.toml").write_text(profiles)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Home:
+    monkeypatch.delenv("MOSAIC_WORKERS", raising=False)
+    home = Home.find(tmp_path / "home")
+    home.create()
+    return home
+
+
+def test_recipe_is_read_with_its_defaults(tmp_path: Path):
+    recipe = read_recipe(make_worker(tmp_path, profiles="[default]\nenv = {OMP_NUM_THREADS = 1}\n"))
+    assert (recipe.worker, recipe.package) == ("mine", "mine_worker")
+    profile = recipe.profile("default")
+    assert (profile.python, profile.env) == (">=3.11", {"OMP_NUM_THREADS": "1"})
+    assert profile.lock == tmp_path / "locks" / "default.lock"
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ({"points": None}, "pyproject.toml is missing"),
+        ({"profiles": None}, "profiles.toml is missing"),
+        ({"points": ""}, "has 0 entries"),
+        ({"points": 'a = "a:m"\nb = "b:m"\n'}, "has 2 entries"),
+        ({"points": 'a = "a:m'}, "pyproject.toml: "),
+        ({"points": 'Mine = "mine:m"\n'}, "'Mine'"),
+        ({"points": "mine = 7\n"}, "mine = 7"),
+        ({"points": 'mine = ":m"\n'}, "':m'"),
+        ({"profiles": ""}, "defines no profile"),
+        ({"profiles": "[default\n"}, "profiles.toml: "),
+        ({"profiles": "default = 1\n"}, "'default' is not a table"),
+        ({"profiles": "[default]\nlok = 'x'\n"}, "unknown field 'lok'"),
+        ({"profiles": "[gpu]\n"}, "locks/gpu.lock, which does not exist"),
+        ({"profiles": "[default]\nlock = 'other.lock'\n"}, "other.lock, which does not exist"),
+        ({"profiles": "[default]\nlock = 5\n"}, "lock is 5, not a string"),
+        ({"profiles": "[default]\npython = 3.11\n"}, "python is 3.11, not a string"),
+        ({"profiles": "[default]\npython = 'three'\n"}, "'three' is not a version range"),
+        ({"profiles": "[default]\nenv = 'A=1'\n"}, "env is 'A=1'"),
+        ({"profiles": "['GPU box']\n"}, "GPU box"),
+    ],
+)
+def test_each_mistake_is_named(tmp_path: Path, home: Home, monkeypatch, made: dict[str, str | None], named: str):
+    folder = make_worker(tmp_path / "mine_worker", **made)
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(folder)
+    assert named in str(caught.value)
+    assert str(folder) in str(caught.value)
+    # Nobody else suffers, and who uses it by name hears the same.
+    monkeypatch.setenv("MOSAIC_WORKERS", str(folder))
+    assert "baseline" in {recipe.worker for recipe in find_recipes(home)}
+    with pytest.raises(RecipeError, match="toml"):
+        recipe_for("mine", home)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path):
+    folder = make_worker(tmp_path)
+    (folder / "profiles.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(RecipeError, match=r"profiles\.toml"):
+        read_recipe(folder)
+    (folder / "profiles.toml").unlink()
+    (folder / "profiles.toml").mkdir()
+    with pytest.raises(RecipeError, match="cannot be read"):
+        read_recipe(folder)
+
+
+def test_unknown_names_are_answered_with_near_ones(home: Home):
+    with pytest.raises(UnknownWorkerError, match=r"'baselin' is unknown.*baseline"):
+        recipe_for("baselin", home)
+    with pytest.raises(UnknownProfileError, match=r"baseline has no profile 'defalt'.*default"):
+        recipe_for("baseline", home).profile("defalt")
+
+
+def test_registered_worker_is_found_by_name(tmp_path: Path, home: Home):
+    folder = make_worker(tmp_path / "mine")
+    register(read_recipe(folder), home)
+    register(read_recipe(folder), home)
+    assert recipe_for("mine", home).folder == folder
+    assert "mine" in {recipe.worker for recipe in find_recipes(home)}
+    # It goes away: the others stay, and using it says why.
+    (folder / "profiles.toml").unlink()
+    assert "mine" not in {recipe.worker for recipe in find_recipes(home)}
+    with pytest.raises(RecipeError, match="is missing"):
+        recipe_for("mine", home)
+
+
+def test_name_that_is_taken_is_not_registered_again(tmp_path: Path, home: Home):
+    register(read_recipe(make_worker(tmp_path / "one")), home)
+    with pytest.raises(RecipeError, match=r"'mine' is already taken by .*one"):
+        register(read_recipe(make_worker(tmp_path / "two")), home)
+    with pytest.raises(RecipeError, match=r"'baseline' is already taken"):
+        register(read_recipe(make_worker(tmp_path / "three", points='baseline = "mine_worker:meta"\n')), home)
+
+
+def test_folders_of_the_environment_variable_come_first(tmp_path: Path, home: Home, monkeypatch):
+    register(read_recipe(make_worker(tmp_path / "registered")), home)
+    first = make_worker(tmp_path / "first")
+    second = make_worker(tmp_path / "second")
+    monkeypatch.setenv("MOSAIC_WORKERS", f"{first}:{second}:{tmp_path / 'nowhere'}")
+    assert recipe_for("mine", home).folder == first
+
+
+def test_empty_and_odd_notes_are_passed_over(home: Home):
+    (home.path / "workers").mkdir()
+    (home.path / "workers" / "empty").write_text("")
+    (home.path / "workers" / "folder").mkdir()
+    assert "baseline" in {recipe.worker for recipe in find_recipes(home)}
+    with pytest.raises(UnknownWorkerError):
+        recipe_for("empty", home)
+
+
+def test_path_is_read_as_a_folder(tmp_path: Path, home: Home, monkeypatch):
+    make_worker(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert recipe_for(".", home).worker == recipe_for("./", home).worker == "mine"
+
+
+def test_hash_changes_with_code_and_lock_and_not_with_tests(tmp_path: Path):
+    folder = make_worker(tmp_path)
+    before = status(read_recipe(folder), "default")
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_x.py").write_text("")
+    (folder / "mine_worker" / "__pycache__").mkdir()
+    (folder / "mine_worker" / "__pycache__" / "x.pyc").write_text("")
+    assert status(read_recipe(folder), "default").site == before.site
+    (folder / "mine_worker" / "build").mkdir()
+    (folder / "mine_worker" / "build" / "__init__.py").write_text("")
+    code = status(read_recipe(folder), "default")
+    assert (code.venv, code.site == before.site) == (before.venv, False)
+    (folder / "locks" / "default.lock").write_text("six==1.17.0\n")
+    lock = status(read_recipe(folder), "default")
+    assert lock.venv != before.venv
+    assert lock.site != code.site
+
+
+def test_package_folders_named_like_build_folders_are_installed(tmp_path: Path):
+    folder = make_worker(tmp_path)
+    for name in ("build", "mine_worker/dist", "mine_worker/.hidden", "x.egg-info"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "f.py").write_text("")
+    found = {str(path.relative_to(folder)) for path in source_files(folder)}
+    assert found == {"pyproject.toml", "profiles.toml", "mine_worker/__init__.py", "mine_worker/dist/f.py"}
+
+
+def test_python_that_is_not_there_is_named_and_asked_for_only_once(tmp_path: Path, monkeypatch):
+    with pytest.raises(BuildError, match=r"no Python >=3\.99 with the venv module"):
+        find_python(">=3.99")
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("an interpreter was started again")
+
+    monkeypatch.setattr("subprocess.run", forbidden)
+    with pytest.raises(BuildError):
+        find_python(">=3.99")
+
+
+def test_worker_without_a_python_is_shown_as_broken_with_the_reason(tmp_path: Path, home: Home, monkeypatch):
+    folder = make_worker(tmp_path / "mine", profiles="[default]\npython = '>=3.99'\n")
+    monkeypatch.setenv("MOSAIC_WORKERS", str(folder))
+    builder = Builder(home, "h", lambda _: None)
+    builder.scan()
+    (shown,) = [each for each in builder.statuses() if each.worker == "mine"]
+    assert shown.status == "broken"
+    assert "no Python >=3.99" in shown.detail
+
+
+def test_environment_of_a_worker_has_nothing_of_ours(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setenv("MOSAIC_BUS", "ipc:///ours")
+    monkeypatch.setenv("VIRTUAL_ENV", "/ours")
+    monkeypatch.setenv("CUDA_HOME", "/usr/cuda")
+    environment = status(read_recipe(make_worker(tmp_path, profiles="[default]\nenv = {A = 1}\n")), "default")
+    found = environment.environ()
+    assert not [key for key, value in found.items() if "/ours" in value and key != "PATH"]
+    assert (found["CUDA_HOME"], found["A"], found["PYTHONPATH"]) == ("/usr/cuda", "1", str(environment.site))
+    assert found["PATH"].startswith(str(environment.venv / "bin"))
+
+
+@pytest.mark.parametrize(
+    ("system", "simple"),
+    [
+        ('requires = ["setuptools>=68"]\nbuild-backend = "setuptools.build_meta"', True),
+        ('requires = ["setuptools", "wheel"]\nbuild-backend = "setuptools.build_meta"', True),
+        ('requires = ["setuptools>=9999"]\nbuild-backend = "setuptools.build_meta"', False),
+        ('requires = ["setuptools", "cython"]\nbuild-backend = "setuptools.build_meta"', False),
+        ('requires = ["hatchling"]\nbuild-backend = "hatchling.build"', False),
+        ('requires = ["setuptools"]\nbuild-backend = "own"\nbackend-path = ["."]', False),
+        ('requires = ["not a requirement!"]\nbuild-backend = "setuptools.build_meta"', False),
+        ("", False),
+    ],
+)
+def test_only_what_setuptools_alone_can_build_is_built_without_pip(tmp_path: Path, system: str, simple: bool):
+    (tmp_path / "pyproject.toml").write_text(f"[build-system]\n{system}\n")
+    assert needs_only_setuptools(tmp_path) is simple

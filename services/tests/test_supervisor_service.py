@@ -1,0 +1,560 @@
+"""A real broker and a real supervisor, with real workers. The scheduler and the store are played by bus clients."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from stack import HOST, Stack, wait_until
+from ulid import ULID
+
+from mosaic_bus import BusClient, CommandRefusedError, topics
+from mosaic_bus.commands import Command, Describe, Detach, Forget, Place, Resend, Stats, Stop
+from mosaic_bus.messages import (
+    AttemptReport,
+    Batch,
+    HostState,
+    Position,
+    RunSpec,
+    StoredPosition,
+    StoredPositions,
+    StreamTails,
+)
+from mosaic_bus.service import HEARTBEAT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SUPERVISOR = f"supervisor.{HOST}"
+Key = tuple[str, int, str]
+
+
+class StandInStore(threading.Thread):
+    """Plays the telemetry service: takes what continues its position, asks for what is missing, says how far it is."""
+
+    def __init__(self, stack: Stack) -> None:
+        super().__init__(daemon=True)
+        self.address = stack.home.address()
+        self.lines: dict[Key, list[bytes]] = {}
+        self.positions: dict[Key, Position] = {}
+        self.known: dict[Key, int] = {}
+        self.final: set[Key] = set()
+        self.live: dict[Key, list[int]] = {}
+        self.hosts: list[HostState] = []
+        self.drop_live = 0
+        self.storing = True
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        async with BusClient(self.address) as bus, bus.subscribe("run.", "repair.", "host.") as heard:
+            asked_at = reported_at = 0.0
+            while not self._done.is_set():
+                message = await heard.next(0.05)
+                moved = message is not None and self._take(message.topic, message.payload, message.buffers)
+                if moved or time.monotonic() - reported_at > 0.2:
+                    reported_at = time.monotonic()
+                    positions = [
+                        StoredPosition(run=run, attempt=attempt, kind=kind, stored=position)
+                        for (run, attempt, kind), position in self.positions.items()
+                    ]
+                    bus.publish(topics.STORED, StoredPositions(storing=self.storing, positions=positions))
+                if time.monotonic() - asked_at > 0.3:
+                    asked_at = time.monotonic()
+                    for (run, attempt, kind), position in self.positions.items():
+                        if position.number < self.known[run, attempt, kind]:
+                            ask = Resend(run=run, attempt=attempt, kind=kind, **position.model_dump())
+                            with contextlib.suppress(Exception):
+                                await bus.request(SUPERVISOR, ask, timeout=0.5)
+
+    def _take(self, topic: str, payload: dict[str, Any], buffers: tuple[bytes, ...]) -> bool:
+        if topic == topics.host_state(HOST):
+            self.hosts.append(HostState.model_validate(payload))
+        elif topic == topics.host_streams(HOST):
+            for tail in StreamTails.model_validate(payload).tails:
+                key = (tail.run, tail.attempt, tail.kind)
+                self.positions.setdefault(key, Position())
+                self.known[key] = max(self.known.get(key, 0), tail.sent.number)
+                if tail.final and self.positions[key].number >= tail.sent.number:
+                    self.final.add(key)
+        elif topic.endswith((".telemetry.", ".log.")) or topic.startswith("repair."):
+            return self._take_batch(Batch.model_validate(payload), buffers[0], live=topic.startswith("run."))
+        return False
+
+    def _take_batch(self, batch: Batch, data: bytes, *, live: bool) -> bool:
+        key = (batch.run, batch.attempt, batch.kind)
+        if live:
+            self.live.setdefault(key, []).extend(range(batch.first, batch.first + batch.count))
+            if self.drop_live and batch.kind == "journal":
+                self.drop_live -= 1
+                return False
+        at = self.positions.setdefault(key, Position())
+        self.known[key] = max(self.known.get(key, 0), batch.first + batch.count)
+        if batch.first <= at.number < batch.first + batch.count:
+            self.lines.setdefault(key, []).extend(data.split(b"\n")[at.number - batch.first : -1])
+            self.positions[key] = Position(number=batch.first + batch.count, offset=batch.end)
+            return True
+        return False
+
+    def attempt(self, run: str, attempt: int = 1) -> AttemptReport | None:
+        """The newest that the supervisor said of an attempt."""
+        if not self.hosts:
+            return None
+        found = [each for each in self.hosts[-1].attempts if (each.run, each.attempt) == (run, attempt)]
+        return found[0] if found else None
+
+    def close(self) -> None:
+        self._done.set()
+        self.join()
+
+
+class Host:
+    """A broker, a supervisor, and the two that we play."""
+
+    def __init__(self, folder: Path, **environ: str) -> None:
+        self.stack = Stack(folder, environ=environ)
+        self.home = self.stack.home
+        self.start("broker")
+        self.store = StandInStore(self.stack)
+        self.store.start()
+        self.start("supervisor")
+
+    def start(self, service: str) -> None:
+        self.stack.start(service)
+        self.stack.wait_for(service)
+
+    def ask(self, command: Command[Any], timeout: float = 20) -> Any:
+        return self.stack.bus.request(SUPERVISOR, command, timeout=timeout)
+
+    def place(self, run: str | None = None, attempt: int = 1, *, grace_s: float = 5.0, **config: Any) -> str:
+        run = run or str(ULID())
+        spec = RunSpec(worker="stress", config=config, grace_s=grace_s)
+        self.ask(Place(run=run, attempt=attempt, run_name="a test", spec=spec))
+        return run
+
+    def phase(self, run: str) -> str | None:
+        report = self.store.attempt(run)
+        return report.phase if report else None
+
+    def wait_running(self, run: str) -> dict[str, Any]:
+        """The first line is written; returns what the run host said of itself."""
+        wait_until("running", lambda: self.phase(run) == "running", 60)
+        return self.host_record(run)
+
+    def host_record(self, run: str) -> dict[str, Any]:
+        from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+
+        found = AttemptFolder(self.home, AttemptKey(run, 1)).host()
+        assert found is not None
+        return found
+
+    def wait_ended(self, run: str, deadline_s: float = 60) -> AttemptReport:
+        wait_until("ended", lambda: self.phase(run) == "ended", deadline_s)
+        report = self.store.attempt(run)
+        assert report is not None
+        assert report.exit is not None
+        return report
+
+    def wait_stored(self, run: str) -> list[bytes]:
+        """Every line, once, in order, and the store knows that there is no more."""
+        wait_until("stored whole", lambda: {(run, 1, "journal"), (run, 1, "log")} <= self.store.final, 30)
+        lines = self.journal(run).read_bytes().split(b"\n")[:-1]
+        assert self.store.lines.get((run, 1, "journal"), []) == lines
+        return lines
+
+    def journal(self, run: str) -> Path:
+        return self.home.runs / run / "1" / "journal.jsonl"
+
+    def worker(self, run: str) -> psutil.Process:
+        (worker,) = psutil.Process(self.host_record(run)["pid"]).children()
+        return worker
+
+    def processes(self) -> list[str]:
+        """What is left of this home, other than the services."""
+        services = {process.pid for process in self.stack.processes.values()}
+        left = [each for each in self.stack.leftovers() if each.startswith("process")]
+        return [each for each in left if not any(f"process {pid}:" in each for pid in services)]
+
+    def close(self) -> None:
+        # The supervisor first: it sees to it that the store, while there is one, has everything.
+        supervisor = self.stack.processes["supervisor"]
+        supervisor.terminate()
+        supervisor.wait(30)
+        self.store.close()
+        self.stack.close()
+        left = self.processes()
+        for each in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(each.split()[1].rstrip(":")), signal.SIGKILL)
+        assert not left
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory) -> Iterator[Host]:
+    """One for the tests that do it no harm."""
+    made = Host(tmp_path_factory.mktemp("host"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own_host(tmp_path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.close()
+
+
+def refusal(host: Host, command: Command[Any]) -> CommandRefusedError:
+    with pytest.raises(CommandRefusedError) as caught:
+        host.ask(command)
+    return caught.value
+
+
+def test_attempt_runs_and_is_released_when_forgotten_and_stored(host: Host):
+    run = host.place(events=500, log_lines=10)
+    report = host.wait_ended(run, 120)
+    assert report.exit.code == 0
+    assert report.exit.reason.startswith("finished after")
+    assert len(host.wait_stored(run)) == 502
+    assert len(host.store.lines[run, 1, "log"]) == 10
+    assert host.store.live[run, 1, "journal"] == list(range(502))
+    host.ask(Forget(run=run, attempt=1))
+    wait_until("released", lambda: host.store.attempt(run) is None)
+    assert not list((host.home.path / "active").glob(f"{run}*"))
+    error = refusal(host, Place(run=run, attempt=1, run_name="again", spec=RunSpec(worker="stress")))
+    assert error.code == "already_ended"
+    host.ask(Forget(run=run, attempt=1))
+
+
+def test_attempt_is_reported_until_it_is_forgotten(host: Host):
+    run = host.place()
+    host.wait_ended(run)
+    host.wait_stored(run)
+    seen = len(host.store.hosts)
+    wait_until("two more reports", lambda: len(host.store.hosts) >= seen + 2)
+    assert host.phase(run) == "ended"
+
+
+def test_placed_twice_is_one_attempt(host: Host):
+    run = str(ULID())
+    spec = RunSpec(worker="stress", config={"events": 3})
+    place = Place(run=run, attempt=1, run_name="twice", spec=spec)
+
+    async def both() -> list[Any]:
+        async with BusClient(host.home.address()) as bus:
+            return await asyncio.gather(*(bus.request(SUPERVISOR, place, timeout=20) for _ in range(4)))
+
+    answers = asyncio.run(both())
+    assert sorted(answer.note for answer in answers) == ["", "already here", "already here", "already here"]
+    host.wait_ended(run)
+    assert host.journal(run).read_text().count("run_started") == 1
+
+
+@pytest.mark.parametrize(
+    ("run", "attempt"), [("../../outside", 1), ("", 1), ("a.b", 1), ("01RUN", 0), ("01RUN", -1), ("x" * 100, 1)]
+)
+def test_place_of_what_cannot_be_a_run_is_refused_and_leaves_nothing(host: Host, run: str, attempt: int):
+    error = refusal(host, Place(run=run, attempt=attempt, run_name="x", spec=RunSpec(worker="stress")))
+    assert error.code == "invalid_arguments"
+    assert not (host.home.path / "active" / f"{run}.{attempt}").exists()
+
+
+def test_unknown_worker_and_profile_are_refused_by_name(host: Host):
+    run = str(ULID())
+    error = refusal(host, Place(run=run, attempt=1, run_name="x", spec=RunSpec(worker="stres")))
+    assert error.code == "unknown_worker"
+    assert "'stres'" in error.message
+    assert "stress" in error.message
+    error = refusal(host, Place(run=run, attempt=1, run_name="x", spec=RunSpec(worker="stress", profile="gpu")))
+    assert error.code == "unknown_profile"
+    assert "'gpu'" in error.message
+    assert not (host.home.runs / run).exists()
+
+
+def test_describe_says_what_an_installed_worker_is(host: Host):
+    host.wait_ended(host.place())
+    found = host.ask(Describe(worker="stress"))
+    assert found.metadata["name"] == "stress"
+    assert "events" in found.config_schema["properties"]
+    assert refusal(host, Describe(worker="nobody")).code == "unknown_worker"
+
+
+def test_stop_ends_a_worker_with_the_reason_given(host: Host):
+    run = host.place(end="hang")
+    host.wait_running(run)
+    host.ask(Stop(run=run, attempt=1, reason="cancelled by user"))
+    report = host.wait_ended(run)
+    assert report.exit.stopped
+    assert report.exit.reason.startswith("cancelled by user")
+    assert report.exit.category is None
+    assert b"run_cancelled" in host.wait_stored(run)[-1]
+
+
+def test_stop_of_what_is_not_here_counts_as_done(host: Host):
+    host.ask(Stop(run=str(ULID()), attempt=1, reason="nothing"))
+
+
+def test_stop_before_the_run_host_is_up_is_not_lost(host: Host):
+    for _ in range(3):
+        run = host.place(end="hang", grace_s=100)
+        host.ask(Stop(run=run, attempt=1, reason="at once"))
+        report = host.wait_ended(run)
+        assert report.exit.stopped
+        assert report.exit.reason.startswith("at once")
+
+
+def test_worker_that_fails_is_told_apart_by_its_own_words(host: Host):
+    run = host.place(end="crash")
+    report = host.wait_ended(run)
+    assert report.exit.category == "application"
+    assert "loss is NaN at step 40960" in report.exit.reason
+    assert report.exit.last_lines
+
+
+def test_worker_killed_is_a_failure_of_the_infrastructure(host: Host):
+    run = host.place(end="hang", grandchildren=2)
+    host.wait_running(run)
+    wait_until("grandchildren", lambda: len(host.worker(run).children()) == 2)
+    host.worker(run).kill()
+    report = host.wait_ended(run)
+    assert (report.exit.signal, report.exit.category) == (9, "infrastructure")
+    assert not [each for each in host.processes() if run in each]
+
+
+def test_run_host_killed_is_a_failure_of_the_infrastructure_and_nothing_is_left(host: Host):
+    run = host.place(end="hang", grandchildren=2)
+    record = host.wait_running(run)
+    wait_until("grandchildren", lambda: len(host.worker(run).children()) == 2)
+    below = psutil.Process(record["pid"]).children(recursive=True)
+    os.kill(record["pid"], signal.SIGKILL)
+    report = host.wait_ended(run)
+    assert report.exit.category == "infrastructure"
+    assert "run host" in report.exit.reason
+    # Reported as ended means that nothing of it runs any more.
+    assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    host.wait_stored(run)
+
+
+def test_lost_batches_are_sent_again(host: Host):
+    host.store.drop_live = 3
+    run = host.place(events=5000)
+    host.wait_ended(run)
+    assert len(host.wait_stored(run)) == 5002
+    assert host.ask(Stats()).counters["bridge_resent"] > 0
+
+
+def test_resend_of_an_unknown_stream_is_refused(host: Host):
+    assert refusal(host, Resend(run=str(ULID()), attempt=1, kind="log", number=0, offset=0)).code == "unknown_stream"
+
+
+def test_lines_that_are_not_json_and_lines_that_are_too_long_get_through(host: Host):
+    raw = [b"not json\n", b"\xff\xfe\n", b"x" * (2**20 + 5) + b"\n", b"\n"]
+    run = host.place(raw=[base64.b64encode(each).decode() for each in raw], events=1)
+    host.wait_ended(run)
+    wait_until("stored", lambda: (run, 1, "journal") in host.store.final)
+    lines = host.store.lines[run, 1, "journal"]
+    assert lines[1:3] == [b"not json", b"\xff\xfe"]
+    assert b'"reason": "line too long", "bytes": 1048582' in lines[3]
+    assert lines[4] == b""
+    assert b"run_completed" in lines[-1]
+
+
+def test_bad_report_of_a_store_is_counted_and_stops_nothing(host: Host):
+    async def send() -> None:
+        async with BusClient(host.home.address()) as bus:
+            bus.publish(topics.STORED, {"storing": "perhaps", "positions": 7})
+            bus.publish(
+                topics.STORED, {"storing": True, "positions": [{"run": "a", "attempt": 0, "kind": "log", "stored": {}}]}
+            )
+
+    asyncio.run(send())
+    wait_until("counted", lambda: host.ask(Stats()).counters["bad_reports"] >= 2)
+
+
+def test_second_supervisor_in_a_home_is_refused(host: Host):
+    again = subprocess.run(
+        [sys.executable, "-m", "mosaic_services.supervisor", "--home", str(host.home.path), "--host", "other"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert again.returncode == 2
+    assert "supervisor" in again.stderr
+    assert str(host.stack.processes["supervisor"].pid) in again.stderr
+
+
+# ── faults that need a host of their own ─────────────────────────────────────────────────────────
+
+
+def test_supervisor_killed_while_workers_emit_is_noticed_by_none_of_them(own_host: Host):
+    host = own_host
+    runs = [host.place(events=6000, rate=3000) for _ in range(2)]
+    workers = []
+    for run in runs:
+        host.wait_running(run)
+        workers.append((host.worker(run).pid, host.worker(run).create_time()))
+    host.stack.kill("supervisor")
+    size = host.journal(runs[0]).stat().st_size
+    wait_until("the journal grows with no supervisor", lambda: host.journal(runs[0]).stat().st_size > size)
+    host.start("supervisor")
+    for run, (pid, created) in zip(runs, workers, strict=True):
+        report = host.wait_ended(run)
+        assert report.exit.code == 0, report.exit
+        assert len(host.wait_stored(run)) == 6002
+        assert sorted(set(host.store.live[run, 1, "journal"])) == list(range(6002)), "live readers missed lines"
+        assert host.journal(run).read_text().count("run_started") == 1
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).create_time() != created
+
+
+@pytest.mark.slow
+def test_worker_that_ends_while_no_supervisor_is_there_is_reported_later(own_host: Host):
+    host = own_host
+    run = host.place(events=400, rate=200)
+    record = host.wait_running(run)
+    host.stack.kill("supervisor")
+    wait_until("the run host is gone", lambda: not psutil.pid_exists(record["pid"]))
+    host.store.hosts.clear()
+    host.start("supervisor")
+    assert host.wait_ended(run).exit.code == 0
+    assert len(host.wait_stored(run)) == 402
+
+
+@pytest.mark.slow
+def test_run_host_killed_while_no_supervisor_is_there_leaves_nothing(own_host: Host):
+    host = own_host
+    run = host.place(end="hang", grandchildren=1)
+    record = host.wait_running(run)
+    wait_until("grandchild", lambda: len(host.worker(run).children()) == 1)
+    host.stack.kill("supervisor")
+    os.kill(record["pid"], signal.SIGKILL)
+    host.store.hosts.clear()
+    host.start("supervisor")
+    assert host.wait_ended(run).exit.category == "infrastructure"
+    assert not host.processes()
+
+
+@pytest.mark.slow
+def test_stop_survives_the_supervisor_that_took_it(own_host: Host):
+    host = own_host
+    run = host.place(end="hang", ignore_sigterm=True, grace_s=3.0)
+    host.wait_running(run)
+    host.ask(Stop(run=run, attempt=1, reason="cancelled by user"))
+    host.stack.kill_and_restart("supervisor")
+    host.store.hosts.clear()
+    host.stack.wait_for("supervisor")
+    report = host.wait_ended(run)
+    assert (report.exit.stopped, report.exit.signal) == (True, 9)
+    assert report.exit.reason.startswith("cancelled by user")
+
+
+def test_terminated_supervisor_stops_runs_within_their_grace_and_leaves_no_process(own_host: Host):
+    host = own_host
+    polite = host.place(end="hang")
+    deaf = host.place(end="hang", ignore_sigterm=True, grandchildren=2, grace_s=1.0)
+    for run in (polite, deaf):
+        host.wait_running(run)
+    began = time.monotonic()
+    host.stack.processes["supervisor"].terminate()
+    assert host.stack.processes["supervisor"].wait(30) == 0, host.stack.log("supervisor")
+    assert time.monotonic() - began < 12
+    assert not host.processes()
+    for run in (polite, deaf):
+        report = host.wait_ended(run, 5)
+        assert report.exit.stopped
+        assert "the supervisor was stopped" in report.exit.reason
+        host.wait_stored(run)
+
+
+@pytest.mark.slow
+def test_detached_supervisor_leaves_runs_to_the_next_one(own_host: Host):
+    host = own_host
+    run = host.place(events=3000, rate=1500)
+    host.wait_running(run)
+    worker = host.worker(run)
+    host.ask(Detach())
+    host.stack.processes["supervisor"].terminate()
+    assert host.stack.processes["supervisor"].wait(20) == 0
+    assert worker.is_running()
+    host.start("supervisor")
+    assert host.wait_ended(run).exit.code == 0
+    assert len(host.wait_stored(run)) == 3002
+
+
+@pytest.mark.slow
+def test_broken_folder_does_not_keep_a_supervisor_from_adopting_the_others(own_host: Host):
+    host = own_host
+    run = host.place(end="hang")
+    host.wait_running(run)
+    host.stack.kill("supervisor")
+    for broken, content in (("01BROKEN", b"{ not json"), ("01OLD", b'{"name": "x", "spec": {"colour": "red"}}')):
+        folder = host.home.runs / broken / "1"
+        folder.mkdir(parents=True)
+        (folder / "placed.json").write_bytes(content)
+        (host.home.path / "active" / f"{broken}.1").touch()
+    (host.home.path / "active" / "note.txt").touch()
+    host.store.hosts.clear()
+    host.start("supervisor")
+    wait_until("adopted", lambda: host.phase(run) == "running")
+    assert "cannot adopt" in host.stack.log("supervisor")
+
+
+@pytest.mark.slow
+def test_unreadable_exit_record_troubles_only_its_own_attempt(own_host: Host):
+    host = own_host
+    broken, sound = host.place(end="hang"), host.place(end="hang")
+    for run in (broken, sound):
+        host.wait_running(run)
+    (host.home.runs / broken / "1" / "exit.json").write_text("{")
+    host.ask(Stop(run=sound, attempt=1, reason="enough"))
+    assert host.wait_ended(sound).exit.stopped
+    assert host.phase(broken) == "running"
+    # Its own run host then records the end properly.
+    host.ask(Stop(run=broken, attempt=1, reason="enough"))
+    assert host.wait_ended(broken).exit.stopped
+
+
+@pytest.mark.slow
+def test_store_that_is_away_does_not_hold_back_live_readers(own_host: Host):
+    host = own_host
+    host.store.storing = False
+    run = host.place(events=60_000)
+    host.wait_ended(run)
+    assert host.journal(run).stat().st_size > 2 * 4 * 2**20, "more than the window"
+    wait_until("live to the end", lambda: 60_001 in host.store.live[run, 1, "journal"][-1:], 30)
+
+
+@pytest.mark.slow
+def test_idle_supervisor_costs_little(own_host: Host, record_property):
+    host = own_host
+
+    def percent(seconds: float) -> float:
+        process = psutil.Process(host.stack.processes["supervisor"].pid)
+        before, began = sum(process.cpu_times()[:2]), time.monotonic()
+        wait_until("time passes", lambda: time.monotonic() - began > seconds, seconds + 5)
+        return 100 * (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
+
+    percent(2 * HEARTBEAT_S)
+    figures = {"0 attempts": percent(6)}
+    runs = [host.place(end="hang") for _ in range(20)]
+    for run in runs:
+        host.wait_running(run)
+    figures["20 attempts"] = percent(6)
+    print({name: f"{value:.1f} %" for name, value in figures.items()})
+    for name, value in figures.items():
+        record_property(name, value)
+    assert figures["0 attempts"] < 5
+    assert figures["20 attempts"] < 10
