@@ -259,6 +259,7 @@ class StoredPosition(Model):
     attempt: int
     kind: StreamKind
     stored: Position
+    final: bool = Field(default=False, description="it has ended and is stored whole: no need to announce it any more")
 
 
 class StoredPositions(Model):

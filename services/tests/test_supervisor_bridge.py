@@ -178,7 +178,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("bridge")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(history=st.lists(steps, max_size=60))
 def test_store_ends_with_every_line_once_and_live_readers_miss_none(folder: Path, history):
     world = World(folder)

@@ -54,6 +54,7 @@ class StandInStore(threading.Thread):
         self.hosts: list[HostState] = []
         self.drop_live = 0
         self.storing = True
+        self.ended: set[tuple[str, int, str]] = set()
         self._done = threading.Event()
 
     def run(self) -> None:
@@ -68,7 +69,14 @@ class StandInStore(threading.Thread):
                 if moved or time.monotonic() - reported_at > 0.2:
                     reported_at = time.monotonic()
                     positions = [
-                        StoredPosition(run=run, attempt=attempt, kind=kind, stored=position)
+                        StoredPosition(
+                            run=run,
+                            attempt=attempt,
+                            kind=kind,
+                            stored=position,
+                            final=(run, attempt, kind) in self.ended
+                            and position.number >= self.known[run, attempt, kind],
+                        )
                         for (run, attempt, kind), position in self.positions.items()
                     ]
                     bus.publish(topics.STORED, StoredPositions(storing=self.storing, positions=positions))
@@ -88,6 +96,8 @@ class StandInStore(threading.Thread):
                 key = (tail.run, tail.attempt, tail.kind)
                 self.positions.setdefault(key, Position())
                 self.known[key] = max(self.known.get(key, 0), tail.sent.number)
+                if tail.final:
+                    self.ended.add(key)
                 if tail.final and self.positions[key].number >= tail.sent.number:
                     self.final.add(key)
         elif topic.endswith((".telemetry.", ".log.")) or topic.startswith("repair."):

@@ -30,8 +30,6 @@ _REPAIRS_PER_LIVE = 4
 _STORE_AWAY_AFTER_S = 3.0
 # A store names every announced stream each second: an adopted one that it has not named by then is new to it.
 _ADOPTED_UNKNOWN_AFTER_S = 5.0
-# Announcements get lost: the end of a stream is announced until the store has spoken of the stream after so many.
-_FINAL_CONFIRMATIONS = 2
 
 
 @dataclass
@@ -50,16 +48,13 @@ class Stream:
     repaired: int = 0
     ended: bool = False
     drained: bool = False
-    # Whether its end was announced since the store last spoke of it, and how often the store then did.
-    final_announced: bool = False
-    confirmed: int = 0
+    # Whether the store has said that it holds all of it.
+    confirmed: bool = False
 
     @property
     def is_stored(self) -> bool:
         """Whether all of it is in the store, no more will come, and the store knows that."""
-        if not self.drained or self.sent is None or self.confirmed < _FINAL_CONFIRMATIONS:
-            return False
-        return self.stored.number >= self.sent.number
+        return self.drained and self.confirmed
 
 
 class Bridge:
@@ -101,7 +96,7 @@ class Bridge:
         self._store_heard_at = now
         self._storing = storing
 
-    def set_stored(self, stream_id: StreamId, position: Position) -> None:
+    def set_stored(self, stream_id: StreamId, position: Position, *, final: bool) -> None:
         """The store has committed this far."""
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -110,9 +105,7 @@ class Bridge:
         # What is stored was live before, so there is no need to publish it again: an earlier supervisor has.
         if stream.sent is None or position.number > stream.sent.number:
             stream.sent = position
-        if stream.final_announced:
-            stream.final_announced = False
-            stream.confirmed += 1
+        stream.confirmed = final
 
     def resend(self, stream_id: StreamId, position: Position) -> bool:
         """The store wants a stream again from a position; False if there is no such stream."""
@@ -203,9 +196,7 @@ class Bridge:
         return True
 
     def tails(self) -> StreamTails:
-        """How far every open stream goes: to be published."""
-        for stream in self.streams.values():
-            stream.final_announced |= stream.drained
+        """How far every open stream goes."""
         return StreamTails(
             host=self.host,
             tails=[

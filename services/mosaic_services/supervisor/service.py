@@ -385,15 +385,15 @@ class SupervisorService(Service):
             return
         try:
             report = StoredPositions.model_validate(message.payload)
-            positions = {StreamId(run=at.run, attempt=at.attempt, kind=at.kind): at.stored for at in report.positions}
+            streams = [StreamId(run=at.run, attempt=at.attempt, kind=at.kind) for at in report.positions]
         except ValidationError as error:
             self._bad_reports += 1
             if self._bad_reports == 1:
                 _log.warning("bad body", source=message.header.src, topic=message.topic, reason=str(error))
             return
         self.bridge.store_heard(time.monotonic(), storing=report.storing)
-        for stream, position in positions.items():
-            self.bridge.set_stored(stream, position)
+        for stream, at in zip(streams, report.positions, strict=True):
+            self.bridge.set_stored(stream, at.stored, final=at.final)
 
     async def _pump(self) -> None:
         while True:

@@ -139,8 +139,8 @@ class TelemetryService(Service):
             self.set_status("degraded" if report.failure else "ok", report.failure)
         if report.positions or report.heartbeat:
             positions = [
-                StoredPosition(run=key.run, attempt=key.attempt, kind=key.kind, stored=position)
-                for key, position in report.positions.items()
+                StoredPosition(run=key.run, attempt=key.attempt, kind=key.kind, stored=position, final=final)
+                for key, (position, final) in report.positions.items()
             ]
             self.bus.publish(topics.STORED, StoredPositions(storing=not report.failure, positions=positions))
         for summary in report.summaries:

@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS streams (
     malformed INTEGER NOT NULL,
     skipped INTEGER NOT NULL,
     changed_at REAL NOT NULL,
-    summary TEXT,                   -- state of the live aggregates at the position (journals only)
+    summary BLOB,                   -- JSON: state of the live aggregates at the position (journals only)
     UNIQUE (run, attempt, kind)
 );
 CREATE TABLE IF NOT EXISTS events ( -- every line of every journal
@@ -234,7 +234,7 @@ class Store:
         )
 
 
-def _entry(row: tuple[int, str, int, str, str, int, int, int, int, int, int, int, str | None]) -> Entry:
+def _entry(row: tuple[int, str, int, str, str, int, int, int, int, int, int, int, bytes | None]) -> Entry:
     stream_id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, skipped, summary = row
     stream = Stream(
         StreamKey(run, attempt, "log" if kind == "log" else "journal"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from mosaic_bus.messages import RunSummary
 from mosaic_services.telemetry.lines import MALFORMED, number
@@ -23,6 +24,7 @@ SCALARS = 256
 _RATE_EVERY_S = 0.25
 _RATE_MEMORY_S = 3.0
 _TEXT = 500
+_HUGE = 1e300
 _OUTCOMES = {"run_completed", "run_failed", "run_cancelled"}
 
 
@@ -38,7 +40,7 @@ class Curve:
     def add(self, value: float) -> None:
         """Take one more return."""
         self.gathered += 1
-        self.total += value
+        self.total = max(-_HUGE, min(self.total + value, _HUGE))
         if self.gathered < self.stride:
             return
         self.points.append(self.total / self.gathered)
@@ -83,7 +85,7 @@ class Summary:
         for event in journal.events:
             self._add_event(event, journal)
         if (last := next((each for each in reversed(journal.times) if each is not None), None)) is not None:
-            self.last_event_at = last
+            self.last_event_at = last if math.isfinite(last) else None
 
     def _add_event(self, event: Event, journal: Journal) -> None:
         fields = event.fields
@@ -169,20 +171,27 @@ class Summary:
             **stream,
         )
 
-    def dump(self) -> str:
-        """Write the state as JSON; NaN and infinities are among the scalars, so Python's own dialect of it."""
+    def dump(self) -> bytes:
+        """Write the state as JSON; it is saved with every commit, so quickly."""
         state = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
         curve = {name: getattr(self.curve, name) for name in self.curve.__slots__}
-        return json.dumps({**state, "recent": list(self.recent), "curve": curve}, separators=(",", ":"))
+        state |= {"recent": list(self.recent), "curve": curve}
+        # JSON has no NaN and no infinities.
+        if not all(map(math.isfinite, self.scalars.values())):
+            state["scalars"] = {
+                name: value if math.isfinite(value) else str(value) for name, value in self.scalars.items()
+            }
+        return orjson.dumps(state)
 
     @classmethod
-    def load(cls, text: str | None) -> Summary:
+    def load(cls, state: bytes | None) -> Summary:
         """Read what `dump` wrote."""
-        if not text:
+        if not state:
             return cls()
-        state = json.loads(text)
-        recent = deque(state.pop("recent"), maxlen=RECENT_EPISODES)
-        return cls(**{**state, "recent": recent, "curve": Curve(**state["curve"])})
+        fields = orjson.loads(state)
+        fields["scalars"] = {name: float(value) for name, value in fields["scalars"].items()}
+        fields["recent"] = deque(fields["recent"], maxlen=RECENT_EPISODES)
+        return cls(**{**fields, "curve": Curve(**fields["curve"])})
 
 
 def _mean_and_spread(values: deque[float]) -> tuple[float | None, float | None]:
@@ -190,6 +199,8 @@ def _mean_and_spread(values: deque[float]) -> tuple[float | None, float | None]:
     if not values:
         return None, None
     mean = sum(values) / len(values)
+    if not math.isfinite(mean):
+        return None, None
     spread = math.sqrt(sum((each - mean) * (each - mean) for each in values) / len(values))
     return mean, spread if math.isfinite(spread) else None
 

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "Writer"]
 
-COMMIT_EVERY_S = 0.03
-"""A transaction takes in what arrives in so long, and not longer."""
+GATHER_S = (0.01, 0.05)
+"""Between two transactions, what arrives is gathered for twice as long as the last one took, within these limits: quick
+when there is little to do, and few transactions when there is much."""
 ENOUGH_BYTES = 1024 * 1024
+"""So much is not gathered for longer."""
+TRANSACTION_S = 0.1
+"""No transaction takes much longer than this."""
 TICK_S = 0.1
 SUMMARY_EVERY_S = 0.5
 POSITIONS_EVERY_S = 1.0
@@ -35,7 +39,7 @@ HOST_SILENT_S = 5.0
 class Report:
     """What the writer has to tell the bus."""
 
-    positions: dict[StreamKey, Position] = field(default_factory=dict)
+    positions: dict[StreamKey, tuple[Position, bool]] = field(default_factory=dict)  # and whether it is final
     asks: list[Ask] = field(default_factory=list)
     summaries: list[RunSummary] = field(default_factory=list)
     heartbeat: bool = False  # the positions are to be published even if there are none
@@ -87,16 +91,17 @@ class Writer(threading.Thread):
 
     def _run(self) -> None:
         next_tick = next_summaries = next_positions = self._clock()
-        last_commit = 0.0
+        gather_until = 0.0
         while not (self._inbox.closed and not self._inbox.bytes):
-            arrivals, tails = self._inbox.take(next_tick, last_commit + COMMIT_EVERY_S, ENOUGH_BYTES)
+            arrivals, tails = self._inbox.take(next_tick, gather_until, ENOUGH_BYTES)
             now = self._clock()
             report = Report()
             try:
                 self._note_tails(tails, now)
                 self._store_all(arrivals, tails)
                 if arrivals:
-                    last_commit = now
+                    done = self._clock()
+                    gather_until = done + min(max(GATHER_S[0], 2 * (done - now)), GATHER_S[1])
                 if now >= next_tick:
                     next_tick = now + TICK_S
                     self._tick(report, now)
@@ -120,7 +125,7 @@ class Writer(threading.Thread):
         began = 0.0
         for arrival in arrivals:
             now = self._clock()
-            if touched and now - began > COMMIT_EVERY_S:
+            if touched and now - began > TRANSACTION_S:
                 self._commit(touched)
             if not touched:
                 began = now
@@ -176,7 +181,7 @@ class Writer(threading.Thread):
         self._store.commit()
         self.counters["commits"] += 1
         self._changed.update(touched)
-        self._report(Report(positions={key: entry.stream.position for key, entry in touched.items()}))
+        self._report(Report(positions={key: _standing(entry) for key, entry in touched.items()}))
         touched.clear()
 
     # ── streams ─────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +257,7 @@ class Writer(threading.Thread):
         self._announced = {host: (at, keys) for host, (at, keys) in self._announced.items() if now - at < HOST_SILENT_S}
         spoken_of = set().union(*(keys for _, keys in self._announced.values()))
         report.heartbeat = True
-        report.positions = {key: self._entries[key].stream.position for key in spoken_of if key in self._entries}
+        report.positions = {key: _standing(self._entries[key]) for key in spoken_of if key in self._entries}
         for key in [key for key, entry in self._entries.items() if entry.stream.final and key not in spoken_of]:
             if key not in self._changed:
                 del self._entries[key]
@@ -278,6 +283,10 @@ class Writer(threading.Thread):
             else:
                 self._report(Report(heartbeat=True))
                 return
+
+
+def _standing(entry: Entry) -> tuple[Position, bool]:
+    return entry.stream.position, entry.stream.final
 
 
 def _without(data: bytes, lines: int) -> bytes:
