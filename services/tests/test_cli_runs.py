@@ -264,9 +264,24 @@ class Terminal:
         return code
 
 
+@pytest.fixture
+def terminals(cli) -> Iterator[Callable[..., Terminal]]:
+    """Opens terminals, and ends what a failed test left in them."""
+    opened: list[Terminal] = []
+
+    def start(*arguments: str) -> Terminal:
+        opened.append(Terminal(cli, *arguments))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.process.kill()
+        each.process.wait()
+
+
 @pytest.mark.parametrize("leave", [b"q", "signal"])
-def test_watch_in_a_terminal_opens_a_run_and_leaves(cli, finished, leave):
-    terminal = Terminal(cli, "watch")
+def test_watch_in_a_terminal_opens_a_run_and_leaves(terminals, finished, leave):
+    terminal = terminals("watch")
     terminal.wait_for(finished[-6:])
     if leave == "signal":
         terminal.process.send_signal(signal.SIGINT)
@@ -279,8 +294,8 @@ def test_watch_in_a_terminal_opens_a_run_and_leaves(cli, finished, leave):
     assert "Traceback" not in terminal.seen
 
 
-def test_submit_and_watch_in_a_terminal_until_q(cli):
-    terminal = Terminal(cli, "submit", "--worker", "baseline", "name=shown", "episodes=20", "--watch")
+def test_submit_and_watch_in_a_terminal_until_q(terminals):
+    terminal = terminals("submit", "--worker", "baseline", "name=shown", "episodes=20", "--watch")
     terminal.wait_for("● succeeded", 60)
     terminal.press(b"q")
     assert terminal.end() == 0

@@ -18,6 +18,7 @@ from mosaic_services.cli.description import type_of
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.feed import View
 from mosaic_services.cli.figures import eta_s, fraction, loss
+from mosaic_services.cli.keys import split
 from mosaic_services.cli.locks import holder, holders
 from mosaic_services.cli.output import ago, duration, number, size
 from mosaic_services.cli.plot import bar, braille, sparkline, thin
@@ -203,6 +204,10 @@ def test_watch_fits_the_terminal(width):
         lines = console.export_text().splitlines()
         assert max(map(len, lines)) <= width
         assert len(lines) <= 32
+
+
+def test_keys_that_arrive_together_are_told_apart():
+    assert split("jq\x1b[A\x1bOB\r\x1b[15~\x1b") == ["down", "q", "up", "down", "enter", "\x1b[15~", "escape"]
 
 
 def test_words():

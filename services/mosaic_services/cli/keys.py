@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 import termios
@@ -13,7 +14,10 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Keys"]
+__all__ = ["Keys", "split"]
+
+# An arrow or another key that sends several bytes, or one character.
+_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 _NAMES = {
     "\x1b[A": "up",
@@ -35,6 +39,7 @@ class Keys:
     def __init__(self) -> None:
         self._fd = sys.stdin.fileno() if sys.stdin.isatty() else None
         self._saved: list[object] | None = None
+        self._waiting: list[str] = []
 
     def __enter__(self) -> Self:
         if self._fd is not None:
@@ -54,9 +59,13 @@ class Keys:
         if self._fd is None:
             select.select([], [], [], timeout)
             return None
-        if not select.select([self._fd], [], [], timeout)[0]:
-            return None
-        text = os.read(self._fd, 32).decode(errors="replace")
-        if not text:  # the terminal has gone
-            return "q"
-        return _NAMES.get(text, text[:1])
+        if not self._waiting:
+            if not select.select([self._fd], [], [], timeout)[0]:
+                return None
+            self._waiting = split(os.read(self._fd, 256).decode(errors="replace")) or ["q"]  # the terminal has gone
+        return self._waiting.pop(0)
+
+
+def split(text: str) -> list[str]:
+    """Tell apart keys that arrived together: a fast typist, or a paste."""
+    return [_NAMES.get(each, each) for each in _KEY.findall(text)]
