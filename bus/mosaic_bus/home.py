@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from mosaic_bus.errors import BusError, HomeInUseError, UnsafeAddressError
+from mosaic_bus.errors import BusError, CannotBindError, HomeInUseError, UnsafeAddressError
 
 __all__ = ["Address", "Home", "hold_lock"]
 
@@ -62,7 +62,10 @@ class Address:
     def require_private(self) -> None:
         """Refuse an address that other machines or other users could reach: there are no keys yet."""
         if (folder := self.socket_folder) is not None:
-            folder.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+            try:
+                folder.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+            except OSError as error:
+                raise CannotBindError(self.ingress, str(error)) from error
             found = folder.stat()
             if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
                 raise UnsafeAddressError(self.ingress, f"{folder} is open to other users (chmod 700 it)")

@@ -95,6 +95,7 @@ class Bus:
     def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
     def _call(self, coroutine: Coroutine[object, object, Value]) -> Value:

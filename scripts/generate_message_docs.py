@@ -1,0 +1,222 @@
+"""Writes docs/messages.md, the reference of all bodies and commands, from the models in mosaic_bus.
+
+python scripts/generate_message_docs.py          writes the file
+python scripts/generate_message_docs.py --check  says whether it is up to date (exit code 1 if not)
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mosaic_bus import commands, messages
+from mosaic_bus.commands import Command
+from mosaic_bus.messages import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "messages.md"
+
+HEAD = """# Bodies and commands
+
+<!-- Written by scripts/generate_message_docs.py from bus/mosaic_bus/messages.py and commands.py: edit those. -->
+
+What stands in the payload of each message, for people who write a client. How messages travel is in
+[protocol.md](protocol.md); complete messages, byte for byte, are in `tests/golden/`.
+
+Types are those of msgpack: a `number` may be an integer or a float (`inf` and `nan` included), `object` is a map with
+string keys, `T or null` may be absent. A whole number beyond 64 bits travels as a string of digits. Fields without a
+default are required. Receivers ignore keys of bodies that they do not know, so new ones may appear at any time;
+arguments of commands that a service does not know are refused, since they are probably misspelt.
+"""
+
+COMMANDS_HEAD = """## Commands
+
+Publish to `cmd.<service>.`; see [part 3 of the protocol](protocol.md#part-3-commands). Besides the codes given below,
+any command can be refused with:
+
+| code | meaning |
+|---|---|
+| `unknown_command` | the service does not know a command of this name; the message lists those it knows |
+| `invalid_arguments` | an argument is missing, unknown or not allowed; the message names each, and what is allowed |
+| `too_large` | the answer would exceed the size of a message: ask for less |
+| `internal` | the service failed; its log says more |
+"""
+
+# In commands.py, the commands of a service stand below a line such as "# ── scheduler ───".
+SECTION = re.compile(r"^# ── (?P<name>.+?) ─+$", re.MULTILINE)
+SERVICES = {
+    "every service": "`broker`, `scheduler`, `telemetry`, `supervisor.<host>`",
+    "supervisor": "`supervisor.<host>`",
+}
+TOPICS = {
+    "ServiceState": "service.<service>.state.",
+    "HostState": "host.<host>.state.",
+    "StreamTails": "host.<host>.streams.",
+    "BuildProgress": "host.<host>.build.",
+    "RunState": "run.<run>.state.",
+    "Batch": "run.<run>.telemetry.`, `run.<run>.log.` and `repair.<run>.",
+    "RunSummary": "run.<run>.summary.",
+    "StoredPositions": "telemetry.stored.",
+}
+
+
+def models_of(module: Any) -> Iterator[type[Any]]:
+    """The models and enumerations that a module defines, in its order."""
+    for each in vars(module).values():
+        if inspect.isclass(each) and each.__module__ == module.__name__ and "[" not in each.__name__:
+            yield each
+
+
+def type_text(schema: dict[str, Any]) -> str:
+    """A JSON Schema as a few words, with links to the models it names."""
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[-1]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        texts = [type_text(each) for each in schema["anyOf"]]
+        return "number" if set(texts) == {"integer", "number"} else " or ".join(texts)
+    if "enum" in schema:
+        return " or ".join(f'`"{value}"`' for value in schema["enum"])
+    match schema.get("type"):
+        case "array":
+            return f"list of {type_text(schema.get('items', {}))}"
+        case "object":
+            values = schema.get("additionalProperties")
+            return f"object of {type_text(values)}" if isinstance(values, dict) else "object"
+        case None:
+            return "anything"
+        case kind:
+            return str(kind)
+
+
+NEW_EACH_TIME = "made anew"
+CONSTRAINTS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+    "maxLength": "at most {} characters",
+    "minLength": "at least {} characters",
+    "pattern": "matches `{}`",
+}
+
+
+def field_row(name: str, schema: dict[str, Any], required: bool, factory_default: Any) -> str:
+    """One row of a table of fields."""
+    choices = [schema, *schema.get("anyOf", [])]
+    limits = [text.format(each[key]) for each in choices for key, text in CONSTRAINTS.items() if key in each]
+    notes = "; ".join([*filter(None, [schema.get("description", "")]), *limits])
+    default = "required" if required else f"`{json.dumps(schema.get('default', factory_default))}`"
+    if factory_default is NEW_EACH_TIME:
+        default = "made anew"
+    cells = (f"`{name}`", type_text(schema), default, notes)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def fields_table(model: type[Model]) -> str:
+    """All fields of a model."""
+    schema = model.model_json_schema(mode="validation")
+    properties = schema.get("properties", {})
+    if not properties:
+        return "No fields."
+    rows = ["| field | type | default | notes |", "|---|---|---|---|"]
+    for name, field in properties.items():
+        info = model.model_fields[name]
+        made = None
+        if info.default_factory is not None:
+            # A default that differs each time, as a new id, is told by its description.
+            first, second = (info.get_default(call_default_factory=True, validated_data={}) for _ in range(2))
+            made = (
+                NEW_EACH_TIME
+                if first != second
+                else first.model_dump(mode="json")
+                if isinstance(first, Model)
+                else first
+            )
+        rows.append(field_row(name, field, name in schema.get("required", []), made))
+    return "\n".join(rows)
+
+
+def text_of(model: type[Any]) -> str:
+    """The docstring without its indentation."""
+    return inspect.cleandoc(model.__doc__ or "")
+
+
+def enum_section(enum: type[StrEnum]) -> str:
+    """The values of an enumeration."""
+    values = ", ".join(f'`"{each.value}"`' for each in enum)
+    return f"### {enum.__name__}\n\n{text_of(enum)} One of {values}."
+
+
+def body_section(model: type[Model]) -> str:
+    """A body: where it is published, what it means, its fields."""
+    topic = f"\n\nPublished on `{TOPICS[model.__name__]}`." if model.__name__ in TOPICS else ""
+    return f"### {model.__name__}\n\n{text_of(model)}{topic}\n\n{fields_table(model)}"
+
+
+def command_section(command: type[Command[Any]]) -> str:
+    """A command: what it does, its arguments, its result and how it can be refused."""
+    text = text_of(command)
+    codes = re.search(r"Refused with (.+?)\.(?:\s|$)", text, re.DOTALL)
+    text = re.sub(r"\s*Refused with .+?\.(?=\s|$)", "", text, flags=re.DOTALL)
+    result = command.result.__name__
+    refusals = f"\n\nRefused with {' '.join(codes[1].split())}." if codes else ""
+    return (
+        f"#### {command.name}\n\n{text}\n\nArguments:\n\n{fields_table(command)}\n\n"
+        f"Result: [{result}](#{result.lower()}){refusals}"
+    )
+
+
+def commands_by_service() -> dict[str, list[type[Any]]]:
+    """Commands and their results below the names of the services that answer them."""
+    source = inspect.getsource(commands)
+    marks = [(source.count("\n", 0, found.start()) + 1, found["name"]) for found in SECTION.finditer(source)]
+    groups: dict[str, list[type[Any]]] = {name: [] for _, name in marks}
+    for model in models_of(commands):
+        line = inspect.getsourcelines(model)[1]
+        above = [name for start, name in marks if start < line]
+        if above:
+            groups[above[-1]].append(model)
+    return groups
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [HEAD, "## Bodies"]
+    for each in models_of(messages):
+        if issubclass(each, StrEnum):
+            parts.append(enum_section(each))
+        elif issubclass(each, Model) and each is not Model:
+            parts.append(body_section(each))
+    parts.append(COMMANDS_HEAD)
+    results = [commands.Ack]
+    for service, group in commands_by_service().items():
+        parts.append(f"### Commands of {service}\n\nSend to: {SERVICES.get(service, f'`{service}`')}")
+        parts.extend(command_section(each) for each in group if issubclass(each, Command))
+        results.extend(each for each in group if not issubclass(each, Command))
+    parts.append("## Results of commands")
+    parts.extend(body_section(each) for each in results)
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    page = render()
+    if "--check" in sys.argv[1:]:
+        if TARGET.exists() and TARGET.read_text() == page:
+            return 0
+        print(f"{TARGET.name} is out of date: run scripts/generate_message_docs.py", file=sys.stderr)
+        return 1
+    TARGET.write_text(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
