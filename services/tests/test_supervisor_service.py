@@ -49,12 +49,11 @@ class StandInStore(threading.Thread):
         self.lines: dict[Key, list[bytes]] = {}
         self.positions: dict[Key, Position] = {}
         self.known: dict[Key, int] = {}
-        self.final: set[Key] = set()
         self.live: dict[Key, list[int]] = {}
         self.hosts: list[HostState] = []
         self.drop_live = 0
         self.storing = True
-        self.ended: set[tuple[str, int, str]] = set()
+        self.ended: set[Key] = set()
         self._done = threading.Event()
 
     def run(self) -> None:
@@ -74,8 +73,7 @@ class StandInStore(threading.Thread):
                             attempt=attempt,
                             kind=kind,
                             stored=position,
-                            final=(run, attempt, kind) in self.ended
-                            and position.number >= self.known[run, attempt, kind],
+                            final=self.has_all_of((run, attempt, kind)),
                         )
                         for (run, attempt, kind), position in self.positions.items()
                     ]
@@ -98,8 +96,6 @@ class StandInStore(threading.Thread):
                 self.known[key] = max(self.known.get(key, 0), tail.sent.number)
                 if tail.final:
                     self.ended.add(key)
-                if tail.final and self.positions[key].number >= tail.sent.number:
-                    self.final.add(key)
         elif topic.endswith((".telemetry.", ".log.")) or topic.startswith("repair."):
             return self._take_batch(Batch.model_validate(payload), buffers[0], live=topic.startswith("run."))
         return False
@@ -118,6 +114,10 @@ class StandInStore(threading.Thread):
             self.positions[key] = Position(number=batch.first + batch.count, offset=batch.end)
             return True
         return False
+
+    def has_all_of(self, key: Key) -> bool:
+        """Whether a stream has ended and every line of it is here."""
+        return key in self.ended and self.positions[key].number >= self.known[key]
 
     def attempt(self, run: str, attempt: int = 1) -> AttemptReport | None:
         """The newest that the supervisor said of an attempt."""
@@ -180,7 +180,9 @@ class Host:
 
     def wait_stored(self, run: str) -> list[bytes]:
         """Every line, once, in order, and the store knows that there is no more."""
-        wait_until("stored whole", lambda: {(run, 1, "journal"), (run, 1, "log")} <= self.store.final, 30)
+        wait_until(
+            "stored whole", lambda: all(self.store.has_all_of((run, 1, kind)) for kind in ("journal", "log")), 30
+        )
         lines = self.journal(run).read_bytes().split(b"\n")[:-1]
         assert self.store.lines.get((run, 1, "journal"), []) == lines
         return lines
@@ -374,7 +376,7 @@ def test_lines_that_are_not_json_and_lines_that_are_too_long_get_through(host: H
     raw = [b"not json\n", b"\xff\xfe\n", b"x" * (2**20 + 5) + b"\n", b"\n"]
     run = host.place(raw=[base64.b64encode(each).decode() for each in raw], events=1)
     host.wait_ended(run)
-    wait_until("stored", lambda: (run, 1, "journal") in host.store.final)
+    wait_until("stored", lambda: host.store.has_all_of((run, 1, "journal")))
     lines = host.store.lines[run, 1, "journal"]
     assert lines[1:3] == [b"not json", b"\xff\xfe"]
     assert b'"reason": "line too long", "bytes": 1048582' in lines[3]

@@ -358,7 +358,8 @@ class SupervisorService(Service):
         return not processes.is_alive(tracked.host)
 
     async def _look_at_streams(self, key: AttemptKey, tracked: Tracked) -> None:
-        if any(stream.drained and not stream.confirmed for stream in tracked.streams):
+        unconfirmed = any(stream.drained and not stream.confirmed for stream in tracked.streams)
+        if unconfirmed and self.bridge.store_is_alive(time.monotonic()):
             self._tails_changed.set()
         if all(stream.is_stored for stream in tracked.streams):
             tracked.folder.mark("stored")
