@@ -93,9 +93,9 @@ class Bus:
             self._end_loop()
 
     def _end_loop(self) -> None:
+        self._call(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
     def _call(self, coroutine: Coroutine[object, object, Value]) -> Value:

@@ -87,6 +87,7 @@ def test_second_broker_in_one_home_refuses_clearly_and_does_not_count_as_a_start
         assert bus.request("broker", Info()).epoch == 2
 
 
+@pytest.mark.slow
 def test_brokers_of_two_homes_cannot_take_each_others_sockets(broker, tmp_path):
     with Bus(broker.address, connect_timeout=DEADLINE_S) as bus:
         other = Home.find(tmp_path / "other")
@@ -114,8 +115,8 @@ def test_brokers_of_two_homes_cannot_take_each_others_sockets(broker, tmp_path):
     ("bus", "said"),
     [
         ("tcp://0.0.0.0:5550", "no keys"),
-        ("tcp://127.0.0.1:port", "bus address"),
-        ("ipc:///dev/null/x", "Not a directory"),
+        pytest.param("tcp://127.0.0.1:port", "bus address", marks=pytest.mark.slow),
+        pytest.param("ipc:///dev/null/x", "Not a directory", marks=pytest.mark.slow),
         ("taken", "Address already in use"),
     ],
 )
@@ -136,7 +137,7 @@ def test_broker_that_cannot_start_says_why_in_one_line_and_exits_with_2(tmp_path
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_ended_by_a_signal_leaves_no_socket(broker, number):
     with Bus(broker.address, connect_timeout=DEADLINE_S):
         assert is_socket(broker.home.sockets / "in.sock")
@@ -154,6 +155,7 @@ def test_killed_broker_leaves_sockets_and_the_next_one_works(broker):
         assert bus.request("broker", Info()).epoch == 2
 
 
+@pytest.mark.slow
 def test_home_with_strange_letters(start_broker, tmp_path):
     broker = start_broker(folder=tmp_path / "exp #1? ä%20")
     with Bus(broker.address, connect_timeout=DEADLINE_S) as bus:
@@ -161,7 +163,9 @@ def test_home_with_strange_letters(start_broker, tmp_path):
     assert is_socket(tmp_path / "exp #1? ä%20" / "bus" / "in.sock")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", *(pytest.param(each, marks=pytest.mark.slow) for each in ("[::1]", "localhost"))]
+)
 def test_broker_on_tcp(start_broker, host):
     if host == "[::1]":
         try:
@@ -221,7 +225,7 @@ def garbage(address, rng):
             )
 
 
-@pytest.mark.parametrize("kind", ["ipc", "tcp"])
+@pytest.mark.parametrize("kind", ["ipc", pytest.param("tcp", marks=pytest.mark.slow)])
 def test_noise_does_not_disturb_a_healthy_client(start_broker, kind):
     broker = start_broker(*(["--bus", f"tcp://127.0.0.1:{free_port()}"] if kind == "tcp" else []))
     rng = random.Random(7)

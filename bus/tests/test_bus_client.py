@@ -293,6 +293,7 @@ def test_welcome_that_is_lost_is_asked_for_again(tmp_path):
     run(scenario())
 
 
+@pytest.mark.slow
 def test_on_welcome_that_fails_does_not_make_the_client_deaf(broker):
     async def scenario():
         welcomes = []
