@@ -57,13 +57,13 @@ def test_line_that_is_no_event_is_kept_as_malformed_and_the_run_goes_on(stack, l
 
 
 def test_line_of_20_mb_is_stood_in_for(stack):
-    run = run_raw(stack, b'{"event":"step","blob":"' + b"x" * 20_000_000 + b'"}\n', events=10)
+    run = run_raw(stack, long_line=20_000_000, events=10)
     assert stack.state(run).state == "succeeded"
     (bad,) = events(stack, run, "malformed")
     stand_in = json.loads(bad["line"])
     assert stand_in["reason"] == "line too long"
-    assert stand_in["bytes"] == 20_000_026
-    assert stand_in["head"].startswith('{"event":"step","blob":"xxx')
+    assert stand_in["bytes"] == 20_000_000
+    assert stand_in["head"].startswith('{"blob":"xxx')
     assert len(stack.stored_lines(run)) == 13
 
 
@@ -135,6 +135,7 @@ def test_exit_codes_and_signals_end_up_in_the_reason(stack):
         ({"worker": "stress", "config": {"events": -3}}, "invalid_config", ["events", "-3", "0"]),
         ({"worker": "stress", "config": {"events": "many"}}, "invalid_config", ["events", "many", "integer"]),
         ({"worker": "stress", "config": {"end": "explode"}}, "invalid_config", ["end", "explode", "complete", "hang"]),
+        ({"worker": "stress", "config": {"raw": ["x" * 2_000_000]}}, "invalid_config", ["2000", "1048576", "file"]),
         ({"worker": "stress", "resources": {"cpus": 1000}}, "impossible_resources", ["1000", "8"]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from typing import TYPE_CHECKING
 
 from mosaic_bus.errors import CommandRefusedError
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Schemas", "check_submission", "config_problems"]
 
+# A configuration goes into every answer about its run; data does not belong there.
+MAX_CONFIG_BYTES = 1024 * 1024
+
 # (worker, profile, fingerprint) -> what configuration that environment takes
 Schemas = dict[tuple[str, str, str], "ConfigSchema"]
 
 
 def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[str], str]:
     """Refuse what cannot run; return warnings, and the fingerprint whose schema accepted the configuration."""
+    _check_size(spec)
     known = [host for host in hosts if host.state is not None]
     if not known:
         return ["no host has reported yet: worker, resources and configuration are checked when one does"], ""
@@ -33,6 +38,15 @@ def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> 
         hint = f"(mosaic workers describe {spec.worker})"
         raise CommandRefusedError("invalid_config", f"{'; '.join(problems)}  {hint}", {"problems": problems})
     return _warnings(spec, known), checked
+
+
+def _check_size(spec: RunSpec) -> None:
+    size = len(json.dumps(spec.config))
+    if size > MAX_CONFIG_BYTES:
+        raise CommandRefusedError(
+            "invalid_config",
+            f"config has {size} bytes, allowed are {MAX_CONFIG_BYTES}: put data in a file and give its path",
+        )
 
 
 def config_problems(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[str], str]:

@@ -20,6 +20,7 @@ class StressConfig(WorkerConfig):
     """What to do, in this order: raw lines, log lines, grandchildren, events, then end as asked."""
 
     raw: list[str] = Field(default_factory=list, description="base64 of bytes to write to stdout as they are")
+    long_line: int = Field(default=0, ge=0, description="bytes of one long line to write to stdout")
     log_lines: int = Field(default=0, ge=0, description="lines to write to stderr")
     grandchildren: int = Field(default=0, ge=0, description="processes to start in new sessions that ignore SIGTERM")
     events: int = Field(default=0, ge=0, description="step events to emit")
@@ -38,6 +39,8 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for each in config.raw:
         os.write(emitter.fd, base64.b64decode(each))
+    if config.long_line:
+        os.write(emitter.fd, b'{"blob":"' + b"x" * (config.long_line - 12) + b'"}\n')
     for number in range(config.log_lines):
         sys.stderr.write(f"log line {number} of a worker that writes a great deal to its standard error stream\n")
     for _ in range(config.grandchildren):
