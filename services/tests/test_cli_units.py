@@ -20,7 +20,7 @@ from mosaic_services.cli.feed import View
 from mosaic_services.cli.figures import eta_s, fraction, loss
 from mosaic_services.cli.keys import split
 from mosaic_services.cli.locks import holder, holders
-from mosaic_services.cli.output import ago, duration, number, size
+from mosaic_services.cli.output import ago, duration, number, plain, size
 from mosaic_services.cli.plot import bar, braille, sparkline, thin
 from mosaic_services.cli.restarts import Backoff
 from mosaic_services.cli.specs import make_spec, parse_override, read_file, split_words
@@ -283,3 +283,7 @@ def test_nothing_answers_at_an_address(tmp_path):
 def test_workers_list_as_json(tmp_path):
     found = json.loads(mosaic("workers", "list", "--json", MOSAIC_HOME=str(tmp_path)).stdout)["workers"]
     assert {"worker": "baseline", "profile": "default"}.items() <= found[0].items()
+
+
+def test_text_from_runs_does_not_steer_the_terminal():
+    assert plain("a\x1b[2J\x1b[31mb\x07\rc\td\n") == "abc\td\n"

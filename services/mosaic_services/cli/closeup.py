@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mosaic_bus.messages import RunStateName
 from mosaic_services.cli.figures import eta_s, fraction
-from mosaic_services.cli.output import STATE_STYLES, ago, duration, number, short, size
+from mosaic_services.cli.output import STATE_STYLES, ago, duration, number, plain, short, size
 from mosaic_services.cli.panel import header
 from mosaic_services.cli.plot import bar, braille
 
@@ -35,9 +35,9 @@ def closeup(view: View, run_id: str, width: int, height: int, now: float) -> Gro
     summary = view.summaries.get(run.run)
     parts.append(_title(run, summary, now))
     if summary is None or run.state in {RunStateName.QUEUED, RunStateName.PREPARING}:
-        parts.append(Text(run.detail or run.reason))
+        parts.append(Text(plain(run.detail or run.reason)))
     elif run.state.final and run.state is not RunStateName.SUCCEEDED:
-        parts.append(Text(run.reason, style="red" if run.state is RunStateName.FAILED else "default"))
+        parts.append(Text(plain(run.reason), style="red" if run.state is RunStateName.FAILED else "default"))
     if summary is not None:
         facts = [*_facts(run, summary, view, now), *_scalars(summary, width)]
         log = _log(view.log, width, max(3, min(8, height - 16 - len(facts))))
@@ -48,7 +48,7 @@ def closeup(view: View, run_id: str, width: int, height: int, now: float) -> Gro
 
 def _title(run: RunState, summary: RunSummary | None, now: float) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(run.name, style="bold")
+    text.append(plain(run.name), style="bold")
     text.append(f"  {short(run.run)}  ", style=_DIM)
     text.append(f"● {run.state}", style=STATE_STYLES.get(run.state, ""))
     if summary is None:
@@ -105,7 +105,7 @@ def _facts(run: RunState, summary: RunSummary, view: View, now: float) -> list[T
 
 def _row(label: str, text: str) -> Text:
     line = Text(f"{label:<{_LABEL}}", style=_DIM, no_wrap=True, overflow="ellipsis")
-    line.append(text, style="default")
+    line.append(plain(text), style="default")
     return line
 
 
@@ -123,5 +123,5 @@ def _scalars(summary: RunSummary, width: int) -> list[Text]:
 def _log(lines: list[str], width: int, count: int) -> list[Text]:
     if not lines:
         return []
-    shown = [Text(f"  {line}"[:width], no_wrap=True, overflow="ellipsis") for line in lines[-count:]]
+    shown = [Text(f"  {plain(line)}"[:width], no_wrap=True, overflow="ellipsis") for line in lines[-count:]]
     return [Text(), Text("log", style=_DIM), *shown]

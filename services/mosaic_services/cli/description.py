@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from mosaic_services.cli.output import console, table
+from mosaic_services.cli.output import console, say, styled, table
 
 __all__ = ["print_description", "type_of"]
 
@@ -16,23 +16,23 @@ _SET_BY_THE_PLATFORM = frozenset({"run_id", "worker_id"})
 def print_description(worker: str, profile: str, description: dict[str, Any]) -> None:
     """Print metadata, capabilities, configuration and an example command."""
     metadata = description.get("metadata") or {}
-    console().print(f"[bold]{metadata.get('name', worker)}[/]  {metadata.get('version', '')}  profile {profile}")
+    say((str(metadata.get("name", worker)), "bold"), f"  {metadata.get('version', '')}  profile {profile}")
     if about := metadata.get("description") or metadata.get("summary"):
-        console().print(about, markup=False)
+        say(str(about))
     _print_map("about", {k: v for k, v in metadata.items() if k not in {"name", "version", "description", "summary"}})
     _print_map("can", description.get("capabilities") or {})
     _print_config(description.get("config_schema") or {})
     example = description.get("example_config") or {}
     words = " ".join(f"{key}={_word(value)}" for key, value in example.items())
     option = "" if profile == "default" else f" --profile {profile}"
-    console().print("\n[bright_black]EXAMPLE[/]")
-    console().print(f"mosaic submit --worker {worker}{option} {words}".rstrip(), markup=False, soft_wrap=True)
+    say(("\nEXAMPLE", "bright_black"))
+    console().print(f"mosaic submit --worker {worker}{option} {words}".rstrip(), soft_wrap=True)
 
 
 def _print_map(title: str, content: dict[str, Any]) -> None:
     if not content:
         return
-    console().print(f"\n[bright_black]{title.upper()}[/]")
+    say((f"\n{title.upper()}", "bright_black"))
     rows = table("", "")
     rows.show_header = False
     rows.columns[0].style = "bright_black"
@@ -48,14 +48,15 @@ def _print_config(schema: dict[str, Any]) -> None:
     if not fields:
         return
     required = set(schema.get("required") or ())
-    console().print("\n[bright_black]CONFIG[/]")
+    say(("\nCONFIG", "bright_black"))
     rows = table("field", "type", "default", "help")
     rows.columns[1].no_wrap = rows.columns[3].no_wrap = False
     for name, field in fields.items():
         if name in _SET_BY_THE_PLATFORM:
             continue
-        default = "[yellow]required[/]" if name in required else _text(field["default"]) if "default" in field else ""
-        rows.add_row(f"[bold]{name}[/]", type_of(field, schema), default, field.get("description", ""))
+        given = _text(field["default"]) if "default" in field else ""
+        default = styled(("required", "yellow")) if name in required else styled(given)
+        rows.add_row(styled((name, "bold")), type_of(field, schema), default, field.get("description", ""))
     console().print(rows)
 
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from mosaic_bus.commands import Episodes, Events, Logs, RunDetail, Show, Streams
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.errors import FAILED, CliError, InputError
-from mosaic_services.cli.output import console, print_json, short
+from mosaic_services.cli.output import console, print_json, say, short
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.tables import EPISODES, EVENTS, LOGS, SCALARS, scalar_rows
 
@@ -71,9 +71,9 @@ def _report(detail: RunDetail, out: Path, counts: dict[str, int], partial: bool,
         print_json({"run": detail.run.run, "folder": str(out.absolute()), "complete": not partial, "rows": counts})
         return
     what = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    console().print(f"exported {short(detail.run.run)} to [bold]{out}[/]: {what}")
+    say(f"exported {short(detail.run.run)} to ", (str(out), "bold"), f": {what}")
     if partial:
-        console().print("[yellow]the run has not ended or not all of it is stored: the files hold what there was[/]")
+        say(("the run has not ended or not all of it is stored: the files hold what there was", "yellow"))
 
 
 def _replace(scratch: Path, out: Path) -> None:

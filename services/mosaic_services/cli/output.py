@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,13 @@ __all__ = [
     "console",
     "duration",
     "number",
+    "plain",
     "print_json",
+    "say",
     "short",
     "size",
     "state_text",
+    "styled",
     "table",
 ]
 
@@ -52,7 +56,28 @@ def console() -> Console:
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", _PIPE_COLUMNS))
-    return Console(width=width, highlight=False, emoji=False)
+    # Markup off: square brackets in a run's name or in a reason are meant as they are.
+    return Console(width=width, highlight=False, emoji=False, markup=False)
+
+
+def say(*parts: str | tuple[str, str] | Text, end: str = "\n") -> None:
+    """Print text to a person; a part may be a pair of text and style."""
+    console().print(styled(*parts), end=end)
+
+
+def styled(*parts: str | tuple[str, str] | Text) -> Text:
+    """Join parts, each plain, a pair of text and style, or a text already styled."""
+    from rich.text import Text  # noqa: PLC0415 - start-up time
+
+    return Text.assemble(*((plain(each), "") if isinstance(each, str) else each for each in parts))
+
+
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|.)|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def plain(text: str) -> str:
+    """Take out what would move the cursor or colour the rest: text from runs must not steer the terminal."""
+    return _CONTROL.sub("", text)
 
 
 def print_json(document: Any) -> None:

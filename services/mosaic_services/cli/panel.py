@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mosaic_bus.messages import AttemptPhase, RunStateName
 from mosaic_services.cli.figures import eta_s, fraction, loss
-from mosaic_services.cli.output import STATE_STYLES, duration, number, short, size
+from mosaic_services.cli.output import STATE_STYLES, duration, number, plain, short, size
 from mosaic_services.cli.plot import bar, sparkline
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def run_line(run: RunState, view: View, columns: Columns, now: float, *, selecte
     line.append(_fit(task, columns.task) + "  ")
     if run.state in _WAITING or summary is None:
         line.append(f"{run.state}: ", style=STATE_STYLES.get(run.state, ""))
-        line.append(run.detail or run.reason)
+        line.append(plain(run.detail or run.reason).replace("\n", " "))
     else:
         _append_figures(line, run, summary, view, columns, now)
     line.truncate(columns.width, overflow="ellipsis")
@@ -157,6 +157,6 @@ def _brief(value: float) -> str:
 
 def _fit(text: str, width: int) -> str:
     """Pad or cut to exactly so many columns."""
-    cut = Text(text)
+    cut = Text(plain(text).replace("\n", " "))
     cut.truncate(width, overflow="ellipsis", pad=True)
     return cut.plain

@@ -9,7 +9,7 @@ import typer
 from mosaic_bus.commands import Runs
 from mosaic_bus.messages import RunState, RunStateName
 from mosaic_services.cli.errors import InputError
-from mosaic_services.cli.output import ago, console, duration, print_json, short, state_text, table
+from mosaic_services.cli.output import ago, console, duration, plain, print_json, say, short, state_text, table
 from mosaic_services.cli.settings import current
 
 __all__ = ["command"]
@@ -34,17 +34,23 @@ def command(
         return
     if not answer.runs:
         which = f" in state {', '.join(state)}" if state else ""
-        console().print(f"No runs{which} yet. Start one:  [bold]mosaic submit --worker baseline[/]")
+        say(f"No runs{which} yet. Start one:  ", ("mosaic submit --worker baseline", "bold"))
         return
     rows = table("run", "name", "worker", "state", "submitted", "took", "why", right=("took",))
     for run in answer.runs:
         rows.add_row(
-            short(run.run), run.name, run.worker, state_text(run.state), ago(run.submitted_at), _took(run), _why(run)
+            short(run.run),
+            plain(run.name),
+            run.worker,
+            state_text(run.state),
+            ago(run.submitted_at),
+            _took(run),
+            _why(run),
         )
     rows.columns[-1].no_wrap = False
     console().print(rows)
     if answer.total > len(answer.runs):
-        console().print(f"[bright_black]{len(answer.runs)} of {answer.total}; more with --limit[/]")
+        say((f"{len(answer.runs)} of {answer.total}; more with --limit", "bright_black"))
 
 
 def _states(given: list[str]) -> list[str]:
@@ -70,4 +76,4 @@ def _took(run: RunState) -> str:
 
 
 def _why(run: RunState) -> str:
-    return run.detail or run.reason if run.state is not RunStateName.SUCCEEDED else ""
+    return plain(run.detail or run.reason) if run.state is not RunStateName.SUCCEEDED else ""

@@ -9,7 +9,7 @@ import typer
 
 from mosaic_bus.commands import Metrics, Series, Show
 from mosaic_services.cli.errors import InputError
-from mosaic_services.cli.output import console, number, print_json, short, table
+from mosaic_services.cli.output import console, number, print_json, say, short, table
 from mosaic_services.cli.plot import braille
 from mosaic_services.cli.settings import current
 
@@ -51,10 +51,10 @@ def command(
     lines = braille(known, width, 10)
     for index, line in enumerate(lines):
         label = number(max(known)) if index == 0 else number(min(known)) if index == len(lines) - 1 else ""
-        console().print(f"[bright_black]{label:>10}[/] [cyan]{line}[/]")
+        say((f"{label:>10} ", "bright_black"), (line, "cyan"))
     first, last = f"step {series.steps[0]:,}", f"{series.steps[-1]:,}"
-    console().print(f"[bright_black]{'':>10} {first}{last:>{max(0, width - len(first))}}[/]")
-    console().print(f"{metric} of {short(found.run)}: {series.points:,} points, last {number(known[-1])}")
+    say((f"{'':>10} {first}{last:>{max(0, width - len(first))}}", "bright_black"))
+    say(f"{metric} of {short(found.run)}: {series.points:,} points, last {number(known[-1])}")
 
 
 def _print_names(metrics: dict[str, int], *, as_json: bool) -> None:

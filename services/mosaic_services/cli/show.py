@@ -10,7 +10,19 @@ import yaml
 from mosaic_bus.commands import RunDetail, Show, StreamCounters, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_services.cli.figures import fraction
-from mosaic_services.cli.output import ago, clock, console, duration, number, print_json, size, state_text, table
+from mosaic_services.cli.output import (
+    ago,
+    clock,
+    console,
+    duration,
+    number,
+    plain,
+    print_json,
+    say,
+    size,
+    state_text,
+    table,
+)
 from mosaic_services.cli.settings import current
 
 if TYPE_CHECKING:
@@ -50,9 +62,9 @@ def command(
     if streams:
         _section("events and logs", _streams(streams))
     if trouble:
-        console().print(f"\n[yellow]telemetry: {trouble}[/]")
-    console().print("\n[bright_black]CONFIG[/]")
-    console().print(yaml.safe_dump(detail.spec.config, sort_keys=False).rstrip() or "{}", markup=False)
+        say((f"\ntelemetry: {trouble}", "yellow"))
+    say(("\nCONFIG", "bright_black"))
+    say(yaml.safe_dump(detail.spec.config, sort_keys=False).rstrip() or "{}")
 
 
 def _telemetry(bus: Bus, run: str) -> tuple[RunSummary | None, list[StreamCounters], str]:
@@ -67,13 +79,13 @@ def _telemetry(bus: Bus, run: str) -> tuple[RunSummary | None, list[StreamCounte
 
 
 def _section(title: str, content: Table) -> None:
-    console().print(f"\n[bright_black]{title.upper()}[/]")
+    say((f"\n{title.upper()}", "bright_black"))
     console().print(content)
 
 
 def _print_state(detail: RunDetail, folder: str) -> None:
     run, spec = detail.run, detail.spec
-    console().print(f"[bold]{run.name}[/]", state_text(run.state), f"[bright_black]{run.run}[/]")
+    say((plain(run.name), "bold"), "  ", state_text(run.state), (f"  {run.run}", "bright_black"))
     grid = table("", "")
     grid.show_header = False
     grid.columns[0].style = "bright_black"

@@ -8,7 +8,7 @@ import typer
 
 from mosaic_bus.commands import Hosts, Stats
 from mosaic_bus.topics import supervisor
-from mosaic_services.cli.output import ago, console, number, print_json, table
+from mosaic_services.cli.output import ago, console, number, print_json, say, table
 from mosaic_services.cli.settings import current
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def command(
         return
     for state in states:
         note = f"  {state.status}: {state.detail}" if state.detail else ""
-        console().print(f"[bold]{state.service}[/]  pid {state.pid}, started {ago(state.started_at)}{note}")
+        say((state.service, "bold"), f"  pid {state.pid}, started {ago(state.started_at)}{note}")
         rows = table("counter", "value", right=("value",))
         rows.show_header = False
         for name, value in sorted(state.counters.items()):

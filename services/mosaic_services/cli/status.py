@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from mosaic_bus.commands import HostList, Hosts, Runs, Stats
 from mosaic_bus.errors import BusError
 from mosaic_bus.messages import AttemptPhase, HostState, RunStateName, ServiceState
 from mosaic_bus.topics import supervisor
 from mosaic_services.cli.errors import NO_STACK
-from mosaic_services.cli.output import console, duration, print_json, size, state_text, table
+from mosaic_services.cli.output import console, duration, print_json, say, size, state_text, styled, table
 from mosaic_services.cli.settings import current
 
 if TYPE_CHECKING:
@@ -87,17 +88,18 @@ _STYLES = {"up": "green", "degraded": "yellow", "stopping": "yellow", "silent": 
 
 
 def _print(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> None:
-    console().print(f"[bright_black]home[/] {current.home.path}   [bright_black]bus[/] {current.address.ingress}\n")
+    dim = "bright_black"
+    say(("home ", dim), str(current.home.path), ("   bus ", dim), f"{current.address.ingress}\n")
     rows = table("service", "state", "pid", "up for", *_COUNTERS, "", right=("pid", *_COUNTERS))
     now = time.time()
     for each in services:
         style = _STYLES[each.status]
         if each.state is None:
-            rows.add_row(each.service, f"[{style}]silent[/]", *[""] * 6, "does not answer; see its log")
+            rows.add_row(each.service, styled(("silent", style)), *[""] * 6, "does not answer; see its log")
             continue
         rows.add_row(
             each.service,
-            f"[{style}]{each.status}[/]",
+            styled((each.status, style)),
             str(each.state.pid),
             duration(now - each.state.started_at),
             *(_count(each.state, name) for name in _COUNTERS),
@@ -108,9 +110,9 @@ def _print(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> No
         console().print()
         _print_host(host, hosts.silent_s.get(host.host, 0.0))
     if not hosts.hosts:
-        console().print("\n[yellow]no host has reported yet[/]")
+        say(("\nno host has reported yet", "yellow"))
     parts = [state_text(name).append(f" {count}", style="default") for name, count in counts.items()]
-    console().print("\n[bright_black]runs[/]   ", *parts, "" if parts else "none yet")
+    say(("\nruns   ", dim), Text(" · ").join(parts) if parts else "none yet")
 
 
 def _count(state: ServiceState, name: str) -> str:
@@ -123,15 +125,17 @@ def _count(state: ServiceState, name: str) -> str:
 def _print_host(host: HostState, silent: float) -> None:
     active = [each for each in host.attempts if each.phase is not AttemptPhase.ENDED]
     cpus = sum(each.resources.cpus for each in active)
-    quiet = f"   [bold red]silent for {duration(silent)}[/]" if silent > _SILENT_AFTER_S else ""
+    quiet = f"   silent for {duration(silent)}" if silent > _SILENT_AFTER_S else ""
     running = f"{len(active)} run" + ("" if len(active) == 1 else "s")
-    console().print(
-        f"[bold]{host.host}[/]   {running}   {cpus:g} of {host.total.cpus:g} CPUs given out   "
-        f"{host.cpu_percent:.0f} % busy   {size(host.memory_used_mb)} of {size(host.total.memory_mb)} used{quiet}"
+    say(
+        (host.host, "bold"),
+        f"   {running}   {cpus:g} of {host.total.cpus:g} CPUs given out   "
+        f"{host.cpu_percent:.0f} % busy   {size(host.memory_used_mb)} of {size(host.total.memory_mb)} used",
+        (quiet, "bold red"),
     )
     for each in host.environments:
         profile = "" if each.profile == "default" else f"/{each.profile}"
         style = {"installed": "green", "building": "cyan", "broken": "red"}.get(each.status, "bright_black")
         text = {"available": "available, installed when first used"}.get(each.status, str(each.status))
         detail = f": {each.detail}" if each.detail else ""
-        console().print(f"  {each.worker}{profile}  [{style}]{text}[/]{detail}")
+        say(f"  {each.worker}{profile}  ", (text, style), detail)

@@ -9,7 +9,7 @@ import typer
 from mosaic_bus.commands import Submit, Submitted
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.errors import InputError
-from mosaic_services.cli.output import console, print_json, short
+from mosaic_services.cli.output import print_json, say, short
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.specs import make_spec, read_file, split_words
 
@@ -80,9 +80,9 @@ def _submit(bus: Bus, spec: RunSpec, where: str) -> Submitted:
 
 def _print(submitted: list[Submitted]) -> None:
     for each in submitted:
-        console().print(f"queued [bold]{short(each.run)}[/]  {each.name}")
+        say("queued ", (short(each.run), "bold"), f"  {each.name}")
         for warning in each.warnings:
-            console().print(f"  [yellow]warning:[/] {warning}", markup=True)
+            say(("  warning: ", "yellow"), warning)
 
 
 def _document(submitted: Submitted) -> dict[str, Any]:

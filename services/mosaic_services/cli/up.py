@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ from mosaic_bus.home import Address
 from mosaic_bus.topics import is_host_name
 from mosaic_services.cli.daemon import start_daemon
 from mosaic_services.cli.errors import CliError, InputError
-from mosaic_services.cli.output import console, print_json, size
+from mosaic_services.cli.output import console, print_json, say, size, styled
 from mosaic_services.cli.settings import current, log_to_stderr
 from mosaic_services.cli.stack import Stack, StackStoppedError
 
@@ -88,7 +89,7 @@ class _Reporter:
         if self._fd is not None:
             self._tell({"step": name})
         else:
-            console().print(f"  [green]✓[/] {name}")
+            say(("  ✓ ", "green"), name)
 
     def ready(self, facts: dict[str, Any]) -> None:
         if self._fd is not None:
@@ -104,8 +105,9 @@ class _Reporter:
 
     @staticmethod
     def say(line: str) -> None:
-        console().print(f"[bright_black]{time.strftime('%H:%M:%S')}[/]  {line}")
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # the terminal may be gone; the stack still has to end in order
+            say((time.strftime("%H:%M:%S  "), "bright_black"), line)
+            sys.stdout.flush()
 
     def _tell(self, document: dict[str, Any]) -> None:
         if self._fd is not None:
@@ -164,10 +166,10 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
         name.removesuffix("/default") for name, status in facts.get("workers", {}).items() if status != "installed"
     ]
     if installed or available:
-        later = [f"[bright_black]{name} (installed when first used)[/]" for name in available]
+        later = [f"{name} (installed when first used)" for name in available]
         grid.add_row("workers", ", ".join([*installed, *later]))
     grid.add_row("", "")
-    where = "" if detached else "   [bright_black](in another terminal)[/]"
-    grid.add_row("next", f"[bold]mosaic submit --worker baseline --watch[/]{where}")
-    grid.add_row("", "[bold]mosaic down[/] stops it" if detached else "Ctrl-C stops it")
-    console().print(Panel.fit(grid, title="[bold]MOSAIC is up[/]", title_align="left", border_style="green"))
+    where = "" if detached else "   (in another terminal)"
+    grid.add_row("next", styled(("mosaic submit --worker baseline --watch", "bold"), (where, "bright_black")))
+    grid.add_row("", styled(("mosaic down", "bold"), " stops it") if detached else "Ctrl-C stops it")
+    console().print(Panel.fit(grid, title=styled(("MOSAIC is up", "bold")), title_align="left", border_style="green"))

@@ -15,7 +15,7 @@ from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import RunState, RunStateName, RunSummary
 from mosaic_services.cli.errors import FAILED, STOPPED
 from mosaic_services.cli.figures import fraction
-from mosaic_services.cli.output import console, duration, number, print_json, short, state_text
+from mosaic_services.cli.output import console, duration, number, print_json, say, short, state_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ def _print_outcome(bus: Bus, each: _Watched) -> None:
         return
     took = f" in {duration(state.ended_at - state.started_at)}" if state.ended_at and state.started_at else ""
     line = state_text(state.state)
-    console().print(f"[bold]{short(state.run)}[/]", line, f"{state.name}{took}", end="")
+    say((short(state.run), "bold"), " ", line, f" {state.name}{took}", end="")
     if summary is not None and summary.events:
         mean = (
             f", return {number(summary.return_mean)} ± {number(summary.return_std)}"
@@ -159,10 +159,10 @@ def _print_outcome(bus: Bus, each: _Watched) -> None:
         )
     console().print()
     if not each.complete and state.attempt:
-        console().print("  [yellow]its telemetry is not stored whole yet[/]  (mosaic show " + short(state.run) + ")")
+        say(("  its telemetry is not stored whole yet", "yellow"), f"  (mosaic show {short(state.run)})")
     if state.state is not RunStateName.SUCCEEDED:
         for text in outcome_lines(bus, state):
-            console().print(f"  {text}", markup=False)
+            say(f"  {text}")
 
 
 def outcome_lines(bus: Bus, state: RunState) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mosaic_services.cli.errors import FAILED, CliError, InputError
-from mosaic_services.cli.output import console, print_json, table
+from mosaic_services.cli.output import console, print_json, say, styled, table
 from mosaic_services.cli.settings import current, with_settings
 from mosaic_services.environments import (
     BuildError,
@@ -87,19 +87,19 @@ def list_workers(as_json: _JSON = False) -> None:
         print_json({"workers": found})
         return
     if not found:
-        console().print("No workers are known here. Install one:  [bold]mosaic workers install ./my_worker[/]")
+        say("No workers are known here. Install one:  ", ("mosaic workers install ./my_worker", "bold"))
         return
     rows = table("worker", "profile", "status", "python", "what")
     rows.columns[-1].no_wrap = False
     styles = {"installed": "green", "impossible": "red"}
     for each in found:
         style = styles.get(each["status"], "bright_black")
-        state = f"[{style}]{each['status']}[/]"
+        state = styled((each["status"], style))
         rows.add_row(each["worker"], each["profile"], state, each["python"], each["detail"] or each["summary"])
     console().print(rows)
     if any(each["status"] == "available" for each in found):
         hint = "available ones are installed when first used, or with: mosaic workers install NAME"
-        console().print(f"[bright_black]{hint}[/]")
+        say((hint, "bright_black"))
 
 
 @_command("install")
@@ -126,8 +126,8 @@ def install(
         print_json({**facts, "status": environment.status, "built": before != "installed" or rebuild})
         return
     was = "is installed already" if before == "installed" and not rebuild else "installed"
-    console().print(f"[green]✓[/] {recipe.worker}/{profile} {was}")
-    console().print(f"  next: [bold]mosaic workers describe {recipe.worker}[/]")
+    say(("✓ ", "green"), f"{recipe.worker}/{profile} {was}")
+    say("  next: ", (f"mosaic workers describe {recipe.worker}", "bold"))
 
 
 def _build(recipe: Recipe, profile: str, *, rebuild: bool, quiet: bool) -> Environment:
