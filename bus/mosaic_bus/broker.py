@@ -18,6 +18,7 @@ import zmq
 from mosaic_bus import envelope
 from mosaic_bus.errors import BadMessageError, CannotBindError
 from mosaic_bus.home import hold_lock
+from mosaic_bus.wire import send_now
 
 if TYPE_CHECKING:
     from mosaic_bus.home import Address
@@ -138,7 +139,8 @@ class Broker:
             self._refuse(frames[0].bytes, error)
             return
         counters["bytes"] += size
-        self._xpub.send_multipart(parts, copy=False)
+        # XPUB never blocks: what a subscriber has no room for is dropped for that subscriber.
+        send_now(self._xpub, parts, copy=False)
         counters["published"] += 1
 
     def _refuse(self, identity: bytes, error: BadMessageError) -> None:

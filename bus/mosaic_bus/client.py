@@ -16,6 +16,7 @@ from mosaic_bus import envelope, topics
 from mosaic_bus.envelope import Message, Stamper
 from mosaic_bus.errors import BadMessageError, CommandRefusedError, NoAnswerError, NotConnectedError
 from mosaic_bus.messages import Model
+from mosaic_bus.wire import send_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -211,7 +212,7 @@ class BusClient:
         parts = [topic.encode("ascii"), header.pack(), payload, *buffers]
         size = envelope.check_size(parts)
         try:
-            self._out_now.send_multipart(parts, flags=zmq.NOBLOCK, copy=size < _COPIED_BYTES)
+            send_now(self._out_now, parts, copy=size < _COPIED_BYTES)
             sent = True
         except zmq.Again:
             sent = False
