@@ -24,6 +24,9 @@ __all__ = ["WINDOW_BYTES", "Bridge", "Stream"]
 WINDOW_BYTES = 4 * 1024 * 1024
 # Batches of one stream before the next stream has its turn.
 _BATCHES_PER_TURN = 4
+# A stream that had nothing for so many turns is looked at only every so many: most journals are quiet most of the time.
+_QUIET_AFTER = 50
+_QUIET_EVERY = 5
 # Batches that are sent again for each live one, while the store catches up.
 _REPAIRS_PER_LIVE = 4
 # The store counts as away when nothing has been heard of it for this long; live readers then need not wait for it.
@@ -44,6 +47,8 @@ class Stream:
     stored: Position = field(default_factory=Position)
     # Where a requested resend has got to; None when there is none.
     repair: Position | None = None
+    # Turns since anything moved.
+    quiet: int = 0
     # Batches sent again since the last live one.
     repaired: int = 0
     ended: bool = False
@@ -77,6 +82,7 @@ class Bridge:
         self._publish = publish
         self._store_heard_at = now
         self._storing = True
+        self._turn = 0
 
     def open(self, stream_id: StreamId, path: str, now: float, *, adopted: bool) -> Stream:
         """Begin to carry a file; `adopted` if an earlier supervisor may have carried some of it."""
@@ -121,26 +127,43 @@ class Bridge:
         """Whether anybody stores at the moment."""
         return self._storing and now - self._store_heard_at < _STORE_AWAY_AFTER_S
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no stream has had anything to carry for a while: there is then no hurry to look again."""
+        return all(stream.quiet > _QUIET_AFTER for stream in self.streams.values())
+
     # ── carrying ────────────────────────────────────────────────────────────────────────────────
 
     def pump(self, now: float) -> bool:
         """Give every stream a turn; True if any of them moved."""
         alive = self.store_is_alive(now)
-        moved = False
+        self._turn += 1
+        any_moved = False
+        skip_quiet = self._turn % _QUIET_EVERY and not self.is_quiet
         for stream in list(self.streams.values()):
-            if stream.sent is None:
-                if alive and now - stream.opened_at < _ADOPTED_UNKNOWN_AFTER_S:
-                    continue
-                stream.sent = stream.stored
-            if stream.repair is not None:
-                moved |= self._pump_repair(stream, stream.sent)
-            if stream.repair is None or not alive:
-                moved |= self._pump_live(stream, _BATCHES_PER_TURN, self._window if alive else None)
-            elif stream.repaired >= _REPAIRS_PER_LIVE:
-                # While the store catches up, what is live goes on, so that live readers do not stand still; but slower
-                # than what is sent again, or the store would never catch up with a worker that writes flat out.
-                stream.repaired = 0
-                moved |= self._pump_live(stream, 1, None)
+            stream.quiet += 1
+            if skip_quiet and stream.quiet > _QUIET_AFTER:
+                continue
+            if self._pump_stream(stream, now, alive=alive):
+                stream.quiet = 0
+                any_moved = True
+        return any_moved
+
+    def _pump_stream(self, stream: Stream, now: float, *, alive: bool) -> bool:
+        moved = False
+        if stream.sent is None:
+            if alive and now - stream.opened_at < _ADOPTED_UNKNOWN_AFTER_S:
+                return False
+            stream.sent = stream.stored
+        if stream.repair is not None:
+            moved |= self._pump_repair(stream, stream.sent)
+        if stream.repair is None or not alive:
+            moved |= self._pump_live(stream, _BATCHES_PER_TURN, self._window if alive else None)
+        elif stream.repaired >= _REPAIRS_PER_LIVE:
+            # While the store catches up, what is live goes on, so that live readers do not stand still; but slower
+            # than what is sent again, or the store would never catch up with a worker that writes flat out.
+            stream.repaired = 0
+            moved |= self._pump_live(stream, 1, None)
         return moved
 
     def _pump_repair(self, stream: Stream, sent: Position) -> bool:

@@ -19,7 +19,7 @@ from mosaic_services.supervisor import run_host
 if TYPE_CHECKING:
     from mosaic_services.supervisor.folder import AttemptFolder
 
-__all__ = ["MARK", "UsageMeter", "is_alive", "start_run_host", "stop_run_host", "sweep"]
+__all__ = ["MARK", "UsageMeter", "is_alive", "open_end", "start_run_host", "stop_run_host", "sweep"]
 
 # Stands in the environment of every process of an attempt, so that orphans can be told from strangers.
 MARK = "MOSAIC_ATTEMPT_MARK"
@@ -54,6 +54,18 @@ def is_alive(host: dict[str, Any]) -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return start_time == host["start_time"] and state not in _DEAD and host.get("boot", _BOOT) == _BOOT
+
+
+def open_end(host: dict[str, Any]) -> int | None:
+    """A descriptor that becomes readable when a run host ends; None if it has, or the system has no such thing."""
+    try:
+        end = os.pidfd_open(host["pid"])
+    except (AttributeError, OSError):
+        return None
+    if is_alive(host):  # Asked after it was opened: from then on the pid can be nobody else's.
+        return end
+    os.close(end)
+    return None
 
 
 def _state_and_start(pid: int) -> tuple[bytes, int]:

@@ -49,8 +49,11 @@ __all__ = ["SupervisorService"]
 _log = structlog.get_logger()
 
 _IDLE_S = 0.01
+_QUIET_S = 0.05
 _WATCH_S = 0.02
-# An end is looked for at every look, the death of a run host, which costs more to find out, only so often.
+# While we are told of a run host's end, its attempt is looked at only so often.
+_TOLD_S = 1.0
+# Otherwise an end is looked for at every look, the death of a run host, which costs more to find out, only so often.
 _ALIVE_S = 0.25
 _USAGE_S = 2.0
 _SCAN_S = 5.0
@@ -74,6 +77,9 @@ class Tracked:
         self.start_deadline = 0.0
         self.host: dict[str, Any] | None = None
         self.alive_at = 0.0
+        # Readable when the run host ends; while there is one, there is no need to look every few milliseconds.
+        self.end: int | None = None
+        self.look_at = 0.0
         self.usage = Usage()
 
 
@@ -307,7 +313,10 @@ class SupervisorService(Service):
         while True:
             # Run hosts are our children, and are reaped even if nobody speaks of their attempt any more.
             self._children = {child for child in self._children if child.poll() is None}
+            now = time.monotonic()
             for key, tracked in list(self.tracked.items()):
+                if tracked.end is not None and now < tracked.look_at:
+                    continue
                 try:
                     await self._look_at(key, tracked)
                 except (ValueError, OSError):
@@ -335,8 +344,12 @@ class SupervisorService(Service):
             if tracked.host is not None and (reason := folder.stop_reason()) is not None:
                 # A stop that came before the run host was up to hear it.
                 await self._do(machine.StopAsked(key, reason, time.time()))
+        if tracked.host is not None and tracked.end is None:
+            self._listen_for_end(tracked, processes.open_end(tracked.host))
         if attempt.phase is AttemptPhase.STARTING and folder.journal.exists() and folder.journal.stat().st_size:
             await self._do(machine.JournalGrew(key))
+        if attempt.phase is not AttemptPhase.STARTING:
+            tracked.look_at = time.monotonic() + _TOLD_S
         # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
         # none, there never will be one.
         gone = self._is_gone(tracked)
@@ -346,6 +359,20 @@ class SupervisorService(Service):
                 await self._do(machine.Exited(key, report))
         elif gone:
             await self._do(machine.RunHostGone(key))
+
+    @staticmethod
+    def _listen_for_end(tracked: Tracked, end: int | None) -> None:
+        if end is None:
+            return
+
+        def ended() -> None:
+            loop.remove_reader(end)
+            os.close(end)
+            tracked.end = None
+
+        loop = asyncio.get_running_loop()
+        loop.add_reader(end, ended)
+        tracked.end = end
 
     @staticmethod
     def _is_gone(tracked: Tracked) -> bool:
@@ -399,7 +426,8 @@ class SupervisorService(Service):
     async def _pump(self) -> None:
         while True:
             moved = self.bridge.pump(time.monotonic())
-            await asyncio.sleep(0 if moved else _IDLE_S)
+            pause = _QUIET_S if self.bridge.is_quiet else _IDLE_S
+            await asyncio.sleep(0 if moved else pause)
 
     async def _announce_tails(self) -> None:
         while True:
