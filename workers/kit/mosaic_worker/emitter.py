@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any
 
-from mosaic_worker.encoding import encode, encode_quickly
+from mosaic_worker.encoding import encode
 from mosaic_worker.errors import AlreadyEndedError
 
 __all__ = ["TERMINAL_EVENTS", "Emitter"]
@@ -25,7 +25,6 @@ MAX_LINE = 1 << 20
 _BIG_FIELD = 1 << 14
 _WAIT_FOR = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)
 _OWN_FIELDS = ("event", "ts")
-_BOOL = {True: "true", False: "false"}
 _PAUSE_S = 0.5
 
 
@@ -36,9 +35,9 @@ class Emitter:
     """
 
     def __init__(
-        self, fd: int, *, clock: Callable[[], int] = time.time_ns, pause: Callable[[float], None] = time.sleep
+        self, fd: int, *, clock: Callable[[], float] = time.time, pause: Callable[[float], None] = time.sleep
     ) -> None:
-        """Write to `fd`, which stays the caller's to close; `clock` gives nanoseconds since 1970."""
+        """Write to `fd`, which stays the caller's to close; `clock` gives seconds since 1970."""
         self.fd = fd
         self.last_step: int | None = None
         self.ended: str | None = None
@@ -126,39 +125,26 @@ class Emitter:
         info: Mapping[str, Any] | None = None,
         **extra: Any,
     ) -> None:
-        """Report one step of an environment. This is the hot path: a plain step is formatted here, by hand."""
+        """Report one step of an environment. This is the hot path, so it does not go through `emit`."""
+        fields: dict[str, Any] = {"event": "step", "step": step}
+        if episode is not None:
+            fields["episode"] = episode
+        if reward is not None:
+            fields["reward"] = reward
+        if terminated is not None:
+            fields["terminated"] = terminated
+        if truncated is not None:
+            fields["truncated"] = truncated
+        if action is not None:
+            fields["action"] = action
+        if agent is not None:
+            fields["agent"] = agent
+        if info is not None:
+            fields["info"] = info
+        if extra:
+            fields.update({name: value for name, value in extra.items() if name not in _OWN_FIELDS})
         self.last_step = step
-        if (
-            type(step) is int
-            and type(episode) is int
-            and type(reward) is float
-            and reward - reward == 0.0  # finite
-            and type(terminated) is bool
-            and type(truncated) is bool
-            and not extra
-        ):
-            now = str(self._clock())
-            try:
-                rest = (
-                    "" if action is None else f',"action":{action if type(action) is int else encode_quickly(action)}'
-                )
-                if agent is not None:
-                    rest += f',"agent":{encode_quickly(agent)}'
-                if info is not None:
-                    rest += f',"info":{encode_quickly(info)}'
-                line = (
-                    f'{{"event":"step","step":{step},"episode":{episode},"reward":{reward!r},'
-                    f'"terminated":{_BOOL[terminated]},"truncated":{_BOOL[truncated]}{rest},'
-                    f'"ts":{now[:10]}.{now[10:16]}}}\n'
-                ).encode()
-            except (ValueError, TypeError, RecursionError):
-                pass  # something in action or info needs more care
-            else:
-                if len(line) <= MAX_LINE:
-                    self._write("step", line)
-                    return
-        named = {"step": step, "episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated}
-        self.emit("step", **named, action=action, agent=agent, info=info, **extra)
+        self._send(fields)
 
     def episode(
         self,
@@ -208,13 +194,10 @@ class Emitter:
     # How a line gets out.
 
     def _send(self, fields: dict[str, Any]) -> None:
-        now = str(self._clock())  # ten digits are seconds until the year 2286; cutting text is cheaper than a float
-        try:
-            line = f'{encode_quickly(fields)[:-1]},"ts":{now[:10]}.{now[10:16]}}}\n'.encode()
-        except (ValueError, TypeError, RecursionError):
-            line = _encode_carefully(fields, now)
+        fields["ts"] = self._clock()
+        line = encode(fields) + b"\n"
         if len(line) > MAX_LINE:
-            line = _encode_carefully(_without_big_fields(fields), now)
+            line = encode(_without_big_fields(fields)) + b"\n"
         self._write(fields["event"], line)
 
     def _write(self, event: str, line: bytes) -> None:
@@ -277,8 +260,7 @@ class Emitter:
             if self.ended is not None:
                 return False
             self.ended = event
-            now = self._clock() / 1e9
-            line = encode({"event": event, **fields, "ts": now}) + b"\n"
+            line = encode({"event": event, **fields, "ts": self._clock()}) + b"\n"
             return os.write(self.fd, line) == len(line)
         except OSError:
             return False
@@ -290,11 +272,6 @@ def _raise_unless_full(error: OSError) -> None:
     """Let an error pass that waiting can mend; with any other the journal is gone and the run cannot go on."""
     if error.errno not in _WAIT_FOR:
         raise error
-
-
-def _encode_carefully(fields: dict[str, Any], now: str) -> bytes:
-    """Encode what the quick way refuses, such as NaN."""
-    return b'%b,"ts":%b.%b}\n' % (encode(fields)[:-1], now[:10].encode(), now[10:16].encode())
 
 
 def _without_big_fields(fields: dict[str, Any]) -> dict[str, Any]:

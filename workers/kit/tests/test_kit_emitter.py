@@ -12,7 +12,7 @@ from mosaic_worker.emitter import MAX_LINE, Emitter
 from mosaic_worker.errors import AlreadyEndedError, RunCancelled
 from mosaic_worker.events import parse_event
 
-NOW = 1_700_000_000_123_456_789
+NOW = 1_700_000_000.123456
 
 
 @pytest.fixture
