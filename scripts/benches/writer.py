@@ -80,7 +80,7 @@ def measure_writer(journals: list[Path], store: Path, lines: int) -> float:
     done = threading.Event()
 
     def hear(report: Report) -> None:
-        for key, position in report.positions.items():
+        for key, (position, _) in report.positions.items():
             stored[key.run] = position.number
         if sum(stored.values()) == lines:
             done.set()

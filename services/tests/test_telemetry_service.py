@@ -229,10 +229,10 @@ def test_end_by_sigterm_stores_what_has_arrived_and_a_restart_goes_on(processes)
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 12 MiB."""
+    """A file system of 40 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"a small file system needs the right to mount: {done.stderr.strip()}")
@@ -244,7 +244,7 @@ def small_disk(tmp_path):
 def test_disk_full_degrades_and_catches_up_when_there_is_room(processes, small_disk):
     processes.home.telemetry_store.parent.symlink_to(small_disk)
     filler = small_disk / "filler"
-    filler.write_bytes(b"x" * 8_000_000)
+    filler.write_bytes(b"x" * 36_000_000)
 
     async def scenario() -> None:
         processes.start("telemetry")
@@ -253,7 +253,7 @@ def test_disk_full_degrades_and_catches_up_when_there_is_room(processes, small_d
             storing: list[bool] = []
             bridge.on_stored = lambda stored: storing.append(stored.storing)
             file = bridge.open(new_run())
-            file.write(*steps(0, 20_000))
+            file.write(*steps(0, 40_000))  # 6 MB, where there are about 5
             state = await wait_for_status(bridge.bus, "degraded")
             assert "disk full" in state.detail
             await bridge.until("bridges are told", lambda: not storing[-1])
@@ -335,16 +335,18 @@ def test_nonsense_on_the_bus_is_counted_and_harmless(processes):
                 ({**good, "first": -1, "count": 1, "end": 5}, (b"{}\n",)),
                 ({**good, "first": 2**60, "count": 1, "end": 5}, (b"{}\n",)),
                 ({**good, "first": 0, "count": 1, "end": 2**70}, (b"{}\n",)),
+                ({**good, "first": 0, "count": 1, "end": 5, "attempt": 2**70}, (b"{}\n",)),
             ]:
-                with contextlib.suppress(OverflowError):  # msgpack itself knows no number beyond 64 bits
-                    bus.publish(topics.run_telemetry(run), payload, buffers)
+                bus.publish(topics.run_telemetry(run), payload, buffers)
             bus.publish(topics.host_streams("fake"), {"host": "fake", "tails": [{"run": 5}]})
             bus.publish(topics.host_streams("fake"), {"host": "fake", "tails": "x"})
+            far = {"run": run, "attempt": 1, "kind": "journal", "sent": {"number": 2**70, "offset": 5}, "final": True}
+            bus.publish(topics.host_streams("else"), {"host": "else", "tails": [far]})
             file = bridge.open(run)
             file.write(*steps(0, 10))
             file.ended = True
             await bridge.until_whole()
-            assert (await bus.request("telemetry", Stats())).counters["bad_batches"] == 8
+            assert (await bus.request("telemetry", Stats())).counters["bad_batches"] == 11
         processes.assert_stored_once(file)
 
     asyncio.run(scenario())

@@ -33,6 +33,8 @@ SUMMARY_EVERY_S = 0.5
 POSITIONS_EVERY_S = 1.0
 RETRY_S = 1.0
 HOST_SILENT_S = 5.0
+_LARGEST = 1 << 62
+_NEWLINE = ord("\n")
 
 
 @dataclass(slots=True)
@@ -144,11 +146,8 @@ class Writer(threading.Thread):
 
     def _store_one(self, arrival: Arrival, now: float, touched: dict[StreamKey, Entry]) -> None:
         batch, data, repair = arrival
-        if (
-            batch.first + batch.count >= 1 << NUMBER_BITS
-            or data.count(b"\n") != batch.count
-            or (data and data[-1] != 10)  # noqa: PLR2004 - a newline
-        ):
+        whole = data.count(b"\n") == batch.count and (not data or data[-1] == _NEWLINE)
+        if not whole or not _fits(batch.attempt, batch.first + batch.count, batch.end):
             self.counters["bad_batches"] += 1
             return
         entry = self._find(StreamKey(batch.run, batch.attempt, batch.kind), batch.host)
@@ -209,6 +208,9 @@ class Writer(threading.Thread):
             keys = set()
             for tail in each.tails:
                 key = StreamKey(tail.run, tail.attempt, tail.kind)
+                if not _fits(tail.attempt, tail.sent.number, tail.sent.offset):
+                    self.counters["bad_batches"] += 1
+                    continue
                 self._find(key, each.host).stream.announce(each.host, tail.sent.number, final=tail.final)
                 keys.add(key)
             self._announced[each.host] = (now, keys)
@@ -287,6 +289,11 @@ class Writer(threading.Thread):
 
 def _standing(entry: Entry) -> tuple[Position, bool]:
     return entry.stream.position, entry.stream.final
+
+
+def _fits(attempt: int, number: int, offset: int) -> bool:
+    """Whether the numbers of a batch or a tail are such that the store can hold them."""
+    return attempt < _LARGEST and number < 1 << NUMBER_BITS and offset < _LARGEST
 
 
 def _without(data: bytes, lines: int) -> bytes:
