@@ -292,6 +292,31 @@ while True:
     host.wait(10)
 
 
+def test_usage_is_that_of_everything_below_the_run_host(attempt):
+    script = """
+import os
+data = bytearray(64 * 2**20)
+os.fork()
+print('up', flush=True)
+while True:
+    pass
+"""
+    one = attempt(script, grace_s=0.2)
+    host = one.start()
+    wait_until("both are up", lambda: one.journal().count("up") == 2)
+    meter = processes.UsageMeter()
+    meter.measure({"one": host.pid}, time.monotonic())
+
+    def busy() -> bool:
+        usage = meter.measure({"one": host.pid}, time.monotonic())["one"]
+        return usage.processes == 2 and usage.rss_mb > 64 and usage.cpu_percent > 5
+
+    wait_until("usage is seen", busy)
+    assert meter.measure({}, time.monotonic()) == {}
+    host.terminate()
+    host.wait(10)
+
+
 def test_reason_of_a_failure_is_what_the_worker_said_last(attempt):
     said = {"event": "run_failed", "category": "configuration", "error": "env_id\u2028is unknown", "ts": 1.0}
     one = attempt(f"import json; print(json.dumps({said!r}, ensure_ascii=False)); raise SystemExit(1)")

@@ -27,6 +27,8 @@ MARK = "MOSAIC_ATTEMPT_MARK"
 _SWEEP_ROUNDS = 500
 _DEAD = (b"Z", b"X")
 _BOOT = run_host.boot()
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def mark_of(folder: AttemptFolder) -> str:
@@ -117,8 +119,12 @@ class UsageMeter:
         if not roots:
             return {}
         parents: dict[int, list[int]] = {}
-        for process in psutil.process_iter(["ppid"]):
-            parents.setdefault(process.info["ppid"] or 0, []).append(process.pid)
+        used: dict[int, tuple[float, int]] = {}
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
+                parents.setdefault(int(fields[1]), []).append(pid)
+                used[pid] = (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE
         elapsed, self._measured_at = now - self._measured_at, now
         cpu_now: dict[int, float] = {}
         usages = {}
@@ -127,13 +133,10 @@ class UsageMeter:
             while queue:
                 pid = queue.pop()
                 queue += parents.get(pid, [])
-                with contextlib.suppress(psutil.Error):
-                    process = psutil.Process(pid)
-                    times = process.cpu_times()
-                    cpu_now[pid] = times.user + times.system
-                    cpu += cpu_now[pid] - self._cpu.get(pid, cpu_now[pid])
-                    rss += process.memory_info().rss
-                    count += 1
+                cpu_now[pid], resident = used[pid]
+                cpu += cpu_now[pid] - self._cpu.get(pid, cpu_now[pid])
+                rss += resident
+                count += 1
             percent = 100 * cpu / elapsed if elapsed > 0 else 0.0
             usages[name] = Usage(cpu_percent=round(percent, 1), rss_mb=round(rss / 2**20, 1), processes=count)
         self._cpu = cpu_now
