@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -18,6 +17,7 @@ from mosaic_bus.client import BusClient, Subscription
 from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Stats
 from mosaic_bus.envelope import PROTOCOL_VERSION, Message
 from mosaic_bus.errors import BadMessageError, BusError, CommandRefusedError
+from mosaic_bus.logs import configure_logging
 from mosaic_bus.messages import Model, ServiceState
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mosaic_bus.home import Home
 
-__all__ = ["HEARTBEAT_S", "Service", "configure_logging", "serve"]
+__all__ = ["HEARTBEAT_S", "Service", "serve"]
 
 _log = structlog.get_logger()
 
@@ -254,22 +254,6 @@ def explain(error: ValidationError) -> str:
 
 def _refusal(code: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
     return {"ok": False, "error": {"code": code, "message": message, "details": details}}
-
-
-def configure_logging(service: str) -> None:
-    """One JSON object per line on stderr, with time, level and service."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    structlog.contextvars.bind_contextvars(service=service)
 
 
 def serve(make: Callable[[], Service], name: str) -> int:

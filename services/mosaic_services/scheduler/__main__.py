@@ -9,7 +9,6 @@ from mosaic_bus.service import serve
 from mosaic_services.arguments import service_arguments
 from mosaic_services.scheduler.machine import DEFAULT_LOST_AFTER_S
 from mosaic_services.scheduler.service import SchedulerService
-from mosaic_services.scheduler.stderr import ForgivingStream
 
 
 def main() -> int:
@@ -24,7 +23,6 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     home = Home.find(arguments.home)
-    ForgivingStream.install()
     return serve(lambda: SchedulerService(home, arguments.bus, arguments.lost_after), "scheduler")
 
 
