@@ -21,6 +21,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -29,6 +32,11 @@ from stack import STRESS, Stack, wait_until  # noqa: E402 - the path is set just
 
 from mosaic_bus import topics  # noqa: E402 - as above
 from mosaic_services.environments import build, read_recipe  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mosaic_bus import Message
 
 WORKERS = 4
 
@@ -44,7 +52,7 @@ def submit_all(stack: Stack, events: int, rate: float | None) -> list[str]:
     return [stack.submit(name=f"bench-{number}", config=config) for number in range(WORKERS)]
 
 
-def listen_until_stored(stack: Stack, listening: object, runs: list[str], lines: int) -> list[tuple[float, str, int]]:
+def listen_until_stored(listening: Iterator[Message], runs: list[str], lines: int) -> list[tuple[float, str, int]]:
     """Follow the commits until every journal is stored whole: (when heard, run, number)."""
     heard, done = [], set()
     for message in listening:
@@ -86,11 +94,13 @@ def measure_platform(folder: Path, events: int) -> tuple[float, int, list[Path]]
     with Stack(folder) as stack:
         listening = stack.bus.listen(topics.STORED)
         runs = submit_all(stack, events, None)
-        heard = listen_until_stored(stack, listening, runs, events // WORKERS + 2)
+        heard = listen_until_stored(listening, runs, events // WORKERS + 2)
         started = min(first_event_at(stack, run) for run in runs)
         for run in runs:
             stack.wait_final(run)
         rate = events / (heard[-1][0] - started)
+        used = {name: psutil.Process(process.pid).cpu_times() for name, process in stack.processes.items()}
+        say("CPU seconds: " + ", ".join(f"{name} {times.user + times.system:.1f}" for name, times in used.items()))
         return rate, count_lost(stack, runs), [stack.journal(run) for run in runs]
 
 
@@ -110,7 +120,7 @@ def measure_latency(folder: Path, events: int, rate: float) -> list[float]:
     with Stack(folder) as stack:
         listening = stack.bus.listen(topics.STORED)
         runs = submit_all(stack, events, rate / WORKERS)
-        heard = listen_until_stored(stack, listening, runs, events // WORKERS + 2)
+        heard = listen_until_stored(listening, runs, events // WORKERS + 2)
         latencies = []
         for run in runs:
             emitted = [json.loads(line)["ts"] for line in stack.journal(run).read_text().splitlines()]
