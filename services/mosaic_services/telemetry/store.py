@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from mosaic_services.telemetry.errors import StoreTooNewError
@@ -82,6 +83,11 @@ CREATE TABLE IF NOT EXISTS probes (id INTEGER PRIMARY KEY, filler BLOB);
 """
 
 INSERT_EVENT = "INSERT INTO events (id, kind, ts, step, value, line) VALUES (?, ?, ?, ?, ?, ?)"
+# Many rows per statement: sqlite3 gives up the interpreter's lock once per statement, and the thread that reads the bus
+# takes it each time. Measured a twelfth faster.
+_ROWS_AT_ONCE = 32
+_INSERT_EVENTS = INSERT_EVENT + ", (?, ?, ?, ?, ?, ?)" * (_ROWS_AT_ONCE - 1)
+_WIDTH = 6 * _ROWS_AT_ONCE
 _SAVE_STREAM = """
 INSERT INTO streams (id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, skipped,
                      changed_at, summary)
@@ -209,7 +215,10 @@ class Store:
         start = stream_id << NUMBER_BITS | first
         ids = range(start, start + len(journal.lines))
         columns = (journal.kinds, journal.times, journal.steps, journal.values, journal.lines)
-        self._db.executemany(INSERT_EVENT, zip(ids, *columns, strict=True))
+        rows = zip(ids, *columns, strict=True)
+        values = list(chain.from_iterable(islice(rows, len(ids) - len(ids) % _ROWS_AT_ONCE)))
+        self._db.executemany(_INSERT_EVENTS, [values[at : at + _WIDTH] for at in range(0, len(values), _WIDTH)])
+        self._db.executemany(INSERT_EVENT, rows)
         if journal.points:
             # A repeated metric in one line keeps its last value, as JSON does.
             self._db.executemany(
