@@ -22,6 +22,9 @@ __all__ = ["WINDOW_BYTES", "Bridge", "Stream"]
 
 # How far ahead of the store a stream may be: enough to keep the store busy, little enough to fit every queue between.
 WINDOW_BYTES = 4 * 1024 * 1024
+# The same for all streams together. ZeroMQ keeps 500 messages for a reader and drops the next; so many batches of full
+# size are well below that, however many workers write flat out at the same time.
+_ALL_WINDOWS_BYTES = 24 * 1024 * 1024
 # Batches of one stream before the next stream has its turn.
 _BATCHES_PER_TURN = 4
 # A stream that had nothing for so many turns is looked at only every so many: most journals are quiet most of the time.
@@ -75,7 +78,7 @@ class Bridge:
         window: int = WINDOW_BYTES,
     ) -> None:
         self.host = host
-        self._limits = limits
+        self._limits = limits or Limits()
         self._window = window
         self.streams: dict[StreamId, Stream] = {}
         self.counters: Counter[str] = Counter({"lines": 0, "bytes": 0, "resent": 0})
@@ -135,41 +138,48 @@ class Bridge:
     # ── carrying ────────────────────────────────────────────────────────────────────────────────
 
     def pump(self, now: float) -> bool:
-        """Give every stream a turn; True if any of them moved."""
+        """Give every stream a turn; True if there is more to carry, False if it is better to wait for more lines.
+
+        Waiting a little makes batches larger, and a batch costs all who handle it more than a line does.
+        """
         alive = self.store_is_alive(now)
         self._turn += 1
-        any_moved = False
+        behind = sum(1 for stream in self.streams.values() if stream.quiet <= 1)
+        window = min(self._window, max(2 * self._limits.chunk, _ALL_WINDOWS_BYTES // max(1, behind)))
+        backlog = False
         skip_quiet = self._turn % _QUIET_EVERY and not self.is_quiet
         for stream in list(self.streams.values()):
             stream.quiet += 1
             if skip_quiet and stream.quiet > _QUIET_AFTER:
                 continue
-            if self._pump_stream(stream, now, alive=alive):
+            carried = self._pump_stream(stream, now, window, alive=alive)
+            if carried:
                 stream.quiet = 0
-                any_moved = True
-        return any_moved
+            backlog |= carried > self._limits.chunk // 2
+        return backlog
 
-    def _pump_stream(self, stream: Stream, now: float, *, alive: bool) -> bool:
-        moved = False
+    def _pump_stream(self, stream: Stream, now: float, window: int, *, alive: bool) -> int:
+        """Carry some batches; return how many bytes."""
+        carried = 0
         if stream.sent is None:
             if alive and now - stream.opened_at < _ADOPTED_UNKNOWN_AFTER_S:
-                return False
+                return 0
             stream.sent = stream.stored
         if stream.repair is not None:
-            moved |= self._pump_repair(stream, stream.sent)
+            carried += self._pump_repair(stream, stream.sent, window)
         if stream.repair is None or not alive:
-            moved |= self._pump_live(stream, _BATCHES_PER_TURN, self._window if alive else None)
+            carried += self._pump_live(stream, _BATCHES_PER_TURN, window if alive else None)
         elif stream.repaired >= _REPAIRS_PER_LIVE:
             # While the store catches up, what is live goes on, so that live readers do not stand still; but slower
             # than what is sent again, or the store would never catch up with a worker that writes flat out.
             stream.repaired = 0
-            moved |= self._pump_live(stream, 1, None)
-        return moved
+            carried += self._pump_live(stream, 1, None)
+        return carried
 
-    def _pump_repair(self, stream: Stream, sent: Position) -> bool:
-        moved = False
+    def _pump_repair(self, stream: Stream, sent: Position, window: int) -> int:
+        carried = 0
         for _ in range(_BATCHES_PER_TURN):
-            if stream.repair is None or stream.repair.offset - stream.stored.offset >= self._window:
+            if stream.repair is None or stream.repair.offset - stream.stored.offset >= window:
                 break
             if stream.repair.number >= sent.number or stream.repair.offset >= sent.offset:
                 stream.repair = None
@@ -181,12 +191,12 @@ class Bridge:
             self.counters["resent"] += cut.count
             stream.repair = cut.end
             stream.repaired += 1
-            moved = True
-        return moved
+            carried += len(cut.lines)
+        return carried
 
-    def _pump_live(self, stream: Stream, turns: int, window: int | None) -> bool:
+    def _pump_live(self, stream: Stream, turns: int, window: int | None) -> int:
         topic = (topics.run_telemetry if stream.id.kind == "journal" else topics.run_log)(stream.id.run)
-        moved = False
+        carried = 0
         for _ in range(turns):
             if stream.sent is None or (window is not None and stream.sent.offset - stream.stored.offset >= window):
                 break
@@ -198,8 +208,8 @@ class Bridge:
             if not self._send(stream, cut, topic):
                 break
             stream.sent = cut.end
-            moved = True
-        return moved
+            carried += len(cut.lines)
+        return carried
 
     def _send(self, stream: Stream, cut: Cut, topic: str) -> bool:
         batch = Batch(

@@ -1,0 +1,343 @@
+"""The attempts of a host: carries out what the machine decides about them, and notices what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.messages import AttemptPhase, AttemptReport, FailureCategory, StreamId, Usage
+from mosaic_services.supervisor import machine, processes
+from mosaic_services.supervisor.builder import Builder, BuildFailedError
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Coroutine
+
+    from mosaic_bus.home import Home
+    from mosaic_bus.messages import RunSpec
+    from mosaic_services.supervisor.bridge import Bridge, Stream
+
+__all__ = ["Attempts"]
+
+_log = structlog.get_logger()
+
+_WATCH_S = 0.02
+# While we are told of a run host's end, its attempt is looked at only so often.
+_TOLD_S = 1.0
+# Otherwise an end is looked for at every look, the death of a run host, which costs more to find out, only so often.
+_ALIVE_S = 0.25
+_START_DEADLINE_S = 10.0
+_STOPS_REMEMBERED = 10_000
+
+
+class Tracked:
+    """One attempt with what the shell needs to look after it."""
+
+    def __init__(self, folder: AttemptFolder, name: str, spec: RunSpec) -> None:
+        self.folder = folder
+        self.name = name
+        self.spec = spec
+        self.exit_path = folder.exit_path()
+        self.streams: list[Stream] = []
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.start_deadline = 0.0
+        self.host: dict[str, Any] | None = None
+        self.alive_at = 0.0
+        # Readable when the run host ends; while there is one, there is no need to look every few milliseconds.
+        self.end: int | None = None
+        self.look_at = 0.0
+        self.usage = Usage()
+
+
+class Attempts:
+    """Looks after every attempt of this host, from its placement until nobody needs it any more."""
+
+    def __init__(
+        self, home: Home, builder: Builder, bridge: Bridge, spawn: Callable[[Coroutine[Any, Any, None], str], None]
+    ) -> None:
+        self.home = home
+        self.machine = machine.Machine()
+        self.tracked: dict[AttemptKey, Tracked] = {}
+        # Set when a phase has changed, and when the end of a stream is to be announced.
+        self.changed = asyncio.Event()
+        self.tails_changed = asyncio.Event()
+        self._builder = builder
+        self._bridge = bridge
+        self._spawn = spawn
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._troubled: set[AttemptKey] = set()
+        # Attempts that were to be stopped before they were placed: a placement that comes late is refused.
+        self._stopped_early: OrderedDict[AttemptKey, None] = OrderedDict()
+
+    # ── what the scheduler wants ────────────────────────────────────────────────────────────────
+
+    async def place(self, key: AttemptKey, name: str, spec: RunSpec) -> bool:
+        """Take on an attempt; False if it is here already."""
+        folder = AttemptFolder(self.home, key)
+        await asyncio.to_thread(self._builder.get, spec.worker, spec.profile)
+        # From here to the machine without a pause: the same attempt may be placed twice at the same time.
+        if key in self.tracked:
+            return False
+        if folder.exit() is not None or key in self._stopped_early:
+            raise CommandRefusedError("already_ended", f"attempt {key.attempt} of {key.run} has ended here before")
+        folder.place(name, spec)
+        self._track(folder, name, spec, adopted=False)
+        await self._do(machine.Placed(key))
+        return True
+
+    async def stop(self, key: AttemptKey, reason: str) -> None:
+        """Stop an attempt, or see to it that it never starts."""
+        if key not in self.tracked:
+            self._stopped_early[key] = None
+            if len(self._stopped_early) > _STOPS_REMEMBERED:
+                self._stopped_early.popitem(last=False)
+        await self._do(machine.StopAsked(key, reason, time.time()))
+
+    async def forget(self, key: AttemptKey) -> None:
+        """The scheduler has recorded how an attempt ended."""
+        if self.is_ended(key):
+            self.tracked[key].folder.mark("forgotten")
+        await self._do(machine.Forgotten(key))
+
+    async def adopt_all(self) -> None:
+        """Take over what an earlier supervisor left."""
+        for folder in AttemptFolder.active(self.home):
+            try:
+                await self._adopt(folder)
+            except (ValueError, OSError):
+                # One unreadable folder must not keep the others from being looked after.
+                _log.exception("cannot adopt", attempt=str(folder.key), folder=str(folder.path))
+
+    # ── what is known ───────────────────────────────────────────────────────────────────────────
+
+    def is_ended(self, key: AttemptKey) -> bool:
+        """Whether nothing of an attempt runs any more."""
+        attempt = self.machine.attempts.get(key)
+        return attempt is not None and attempt.phase is AttemptPhase.ENDED
+
+    def live(self) -> list[Tracked]:
+        """Those that have not ended."""
+        return [each for key, each in self.tracked.items() if not self.is_ended(key)]
+
+    def reports(self) -> list[AttemptReport]:
+        """All attempts, for the scheduler."""
+        return [self._report(key, tracked) for key, tracked in self.tracked.items()]
+
+    def run_hosts(self) -> dict[AttemptKey, int]:
+        """The process of each run host."""
+        return {each.folder.key: each.host["pid"] for each in self.live() if each.host}
+
+    # ── from placement to release ───────────────────────────────────────────────────────────────
+
+    def _track(self, folder: AttemptFolder, name: str, spec: RunSpec, *, adopted: bool) -> None:
+        self.tracked[folder.key] = Tracked(folder, name, spec)
+        if folder.is_marked("stored"):
+            return
+        for kind, path in (("journal", folder.journal), ("log", folder.log)):
+            stream = StreamId(run=folder.key.run, attempt=folder.key.attempt, kind=kind)  # type: ignore[arg-type]
+            opened = self._bridge.open(stream, str(path), time.monotonic(), adopted=adopted)
+            self.tracked[folder.key].streams.append(opened)
+
+    async def _adopt(self, folder: AttemptFolder) -> None:
+        """Take over an attempt found on disk, wherever its life stands."""
+        placed = folder.placed()
+        if placed is None:
+            folder.drop_note()
+            return
+        key = folder.key
+        self._track(folder, *placed, adopted=True)
+        _log.info("adopted", attempt=str(key))
+        self.machine.attempts[key] = attempt = machine.Attempt()
+        report, host = folder.exit(), folder.host()
+        if report is not None:
+            await self._do(machine.Exited(key, report))
+        elif host is not None:
+            self.tracked[key].host = host
+            attempt.phase = AttemptPhase.STARTING  # Its first line, if it has written one, is noticed at once.
+            if (reason := folder.stop_reason()) is not None:
+                await self._do(machine.StopAsked(key, reason, time.time()))
+        else:
+            await self._obey(machine.Prepare(key))
+        if folder.is_marked("forgotten"):
+            await self._do(machine.Forgotten(key))
+        if folder.is_marked("stored"):
+            await self._do(machine.StreamsStored(key))
+
+    async def _do(self, stimulus: machine.Stimulus) -> None:
+        before = self.machine.attempts.get(stimulus.key)
+        phase = before.phase if before else None
+        for instruction in self.machine.handle(stimulus):
+            await self._obey(instruction)
+        after = self.machine.attempts.get(stimulus.key)
+        if after is None or after.phase is not phase:
+            self.changed.set()
+        if self.is_ended(stimulus.key):
+            self._end_streams(stimulus.key)
+
+    def _end_streams(self, key: AttemptKey) -> None:
+        for stream in self.tracked[key].streams:
+            stream.ended = True
+
+    async def _obey(self, instruction: machine.Instruction) -> None:
+        tracked = self.tracked[instruction.key]
+        match instruction:
+            case machine.Prepare(key):
+                self._spawn(self._prepare(key, tracked), "prepare")
+            case machine.Start():
+                self._start(tracked)
+            case machine.SignalStop(_, reason):
+                if tracked.folder.stop_reason() is None:
+                    tracked.folder.ask_to_stop(reason)
+                if (host := tracked.folder.host()) is not None:
+                    processes.stop_run_host(host)
+            case machine.Sweep(key):
+                self._spawn(self._sweep(key, tracked), "sweep")
+            case machine.RecordEnd(_, report):
+                try:
+                    tracked.folder.end_without_start(report)
+                except OSError as error:  # The scheduler hears of it all the same.
+                    _log.warning("cannot record an end", attempt=str(instruction.key), reason=str(error))
+            case machine.Release(key):
+                tracked.folder.drop_note()
+                del self.tracked[key]
+
+    async def _prepare(self, key: AttemptKey, tracked: Tracked) -> None:
+        try:
+            environment = await self._builder.ensure(tracked.spec.worker, tracked.spec.profile)
+            own = {
+                "MOSAIC_RUN_ID": key.run,
+                "MOSAIC_ATTEMPT": str(key.attempt),
+                "MOSAIC_RUN_DIR": str(tracked.folder.path),
+                processes.MARK: processes.mark_of(tracked.folder),
+            }
+            argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
+            tracked.folder.order(argv, {**environment.environ(), **own}, tracked.spec.grace_s)
+        except (BuildFailedError, CommandRefusedError, OSError) as error:
+            await self._do(machine.PrepareFailed(key, str(error), FailureCategory.INFRASTRUCTURE, time.time()))
+        else:
+            await self._do(machine.Prepared(key))
+
+    def _start(self, tracked: Tracked) -> None:
+        try:
+            tracked.popen = processes.start_run_host(tracked.folder)
+        except OSError as error:
+            _log.warning("cannot start a run host", attempt=str(tracked.folder.key), reason=str(error))
+            return  # It will be found missing.
+        self._children.add(tracked.popen)
+        tracked.start_deadline = time.monotonic() + _START_DEADLINE_S
+
+    async def _sweep(self, key: AttemptKey, tracked: Tracked) -> None:
+        killed = await asyncio.to_thread(processes.sweep, tracked.folder)
+        _log.warning("swept", attempt=str(key), killed=killed)
+        await self._do(machine.Swept(key, time.time()))
+
+    async def watch(self) -> None:
+        """Notice what happens to attempts: first line, exit, death of a run host, everything stored."""
+        while True:
+            # Run hosts are our children, and are reaped even if nobody speaks of their attempt any more.
+            self._children = {child for child in self._children if child.poll() is None}
+            now = time.monotonic()
+            for key, tracked in list(self.tracked.items()):
+                if tracked.end is not None and now < tracked.look_at:
+                    continue
+                try:
+                    await self._look_at(key, tracked)
+                except (ValueError, OSError):
+                    # A file that cannot be read or written stops this attempt's progress, not that of the others.
+                    if key not in self._troubled:
+                        self._troubled.add(key)
+                        _log.exception("cannot look after", attempt=str(key), folder=str(tracked.folder.path))
+            await asyncio.sleep(_WATCH_S)
+
+    async def _look_at(self, key: AttemptKey, tracked: Tracked) -> None:
+        attempt = self.machine.attempts.get(key)
+        if attempt is None:
+            return
+        if tracked.popen is not None and tracked.popen.returncode is not None:
+            tracked.popen = None
+        if attempt.phase in (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING):
+            await self._look_at_process(key, tracked, attempt)
+        elif attempt.phase is AttemptPhase.ENDED and not attempt.stored:
+            await self._look_at_streams(key, tracked)
+
+    async def _look_at_process(self, key: AttemptKey, tracked: Tracked, attempt: machine.Attempt) -> None:
+        folder = tracked.folder
+        if tracked.host is None:
+            tracked.host = folder.host()
+            if tracked.host is not None and (reason := folder.stop_reason()) is not None:
+                # A stop that came before the run host was up to hear it.
+                await self._do(machine.StopAsked(key, reason, time.time()))
+        if tracked.host is not None and tracked.end is None:
+            self._listen_for_end(tracked, processes.open_end(tracked.host))
+        if attempt.phase is AttemptPhase.STARTING and folder.journal.exists() and folder.journal.stat().st_size:
+            await self._do(machine.JournalGrew(key))
+        if attempt.phase is not AttemptPhase.STARTING:
+            tracked.look_at = time.monotonic() + _TOLD_S
+        # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
+        # none, there never will be one.
+        gone = self._is_gone(tracked)
+        if os.path.exists(tracked.exit_path):  # noqa: PTH110 - asked fifty times a second for each attempt
+            report = folder.exit()
+            if report is not None:
+                await self._do(machine.Exited(key, report))
+        elif gone:
+            await self._do(machine.RunHostGone(key))
+
+    @staticmethod
+    def _listen_for_end(tracked: Tracked, end: int | None) -> None:
+        if end is None:
+            return
+
+        def ended() -> None:
+            loop.remove_reader(end)
+            os.close(end)
+            tracked.end = None
+
+        loop = asyncio.get_running_loop()
+        loop.add_reader(end, ended)
+        tracked.end = end
+
+    @staticmethod
+    def _is_gone(tracked: Tracked) -> bool:
+        now = time.monotonic()
+        if tracked.host is None:
+            return tracked.popen is None and now >= tracked.start_deadline
+        if now - tracked.alive_at < _ALIVE_S:
+            return False
+        tracked.alive_at = now
+        return not processes.is_alive(tracked.host)
+
+    async def _look_at_streams(self, key: AttemptKey, tracked: Tracked) -> None:
+        unconfirmed = any(stream.drained and not stream.confirmed for stream in tracked.streams)
+        if unconfirmed and self._bridge.store_is_alive(time.monotonic()):
+            self.tails_changed.set()
+        if all(stream.is_stored for stream in tracked.streams):
+            tracked.folder.mark("stored")
+            for stream in tracked.streams:
+                self._bridge.close(stream.id)
+            tracked.streams = []
+            await self._do(machine.StreamsStored(key))
+
+    def _report(self, key: AttemptKey, tracked: Tracked) -> AttemptReport:
+        attempt = self.machine.attempts[key]
+        progress = self._builder.progress(tracked.spec.worker, tracked.spec.profile)
+        detail = ""
+        if attempt.phase is AttemptPhase.PREPARING and progress is not None:
+            detail = f"{progress.step} {progress.percent:.0f} %"
+        return AttemptReport(
+            run=key.run,
+            attempt=key.attempt,
+            phase=attempt.phase,
+            detail=detail,
+            resources=tracked.spec.resources,
+            started_at=tracked.host["started_at"] if tracked.host else None,
+            exit=attempt.exit,
+            usage=Usage() if attempt.phase is AttemptPhase.ENDED else tracked.usage,
+        )
