@@ -119,7 +119,8 @@ class Submitted(Model):
 class Submit(Command[Submitted]):
     """Queue a run. `run` makes it idempotent: the same id twice is one run, equal specs with two ids are two.
 
-    Refused with `unknown_worker`, `unknown_profile`, `invalid_config`, `impossible_resources`.
+    Refused with `unknown_worker`, `unknown_profile`, `invalid_config`, `impossible_resources`, `id_reused` (the same id
+    with another spec), `store_unavailable` (the scheduler's disk is full: try again).
     """
 
     name: ClassVar[str] = "submit"
@@ -213,7 +214,7 @@ class Snapshot(Command[SnapshotResult]):
 class Place(Command[Ack]):
     """Start an attempt on this host; the same (run, attempt) twice is one attempt.
 
-    Refused with `unknown_worker`, `already_ended`.
+    Refused with `unknown_worker`, `unknown_profile`, `unusable_environment`, `invalid_arguments`, `already_ended`.
     """
 
     name: ClassVar[str] = "place"
