@@ -395,7 +395,6 @@ class StreamCounters(Model):
     repaired: int
     missing: int
     malformed: int
-    skipped: int
     final: bool
 
 

@@ -232,7 +232,6 @@ class Batch(Model):
     count: int = Field(ge=0)
     offset: int = Field(ge=0, description="byte of the file where the first line starts")
     end: int = Field(ge=0, description="byte of the file after the last line")
-    skipped: int = Field(default=0, ge=0, description="lines before `first` left out on purpose")
 
 
 class StreamTail(Model):

@@ -82,7 +82,8 @@ def count_lost(stack: Stack, runs: list[str]) -> int:
             with stack.journal(run).open("rb") as journal:
                 written = sum(chunk.count(b"\n") for chunk in iter(lambda: journal.read(1 << 20), b""))
             (stored,) = store.execute(
-                "select count(*) from events where id >> 40 = (select id from streams where run = ? and kind = 'journal')",
+                "select count(*) from events where id >> 40 ="
+                " (select id from streams where run = ? and kind = 'journal')",
                 (run,),
             ).fetchone()
             lost += abs(written - stored)

@@ -39,7 +39,7 @@ def save(store: Store, lines: list[object], *, run: str = "run", attempt: int = 
     entry = store.find(StreamKey(run, attempt, "journal"), "host")
     journal = read_journal(b"".join(json.dumps(each).encode() + b"\n" for each in lines))
     entry.summary.add(journal)
-    entry.stream.offer(0, len(lines), 0, 0, repair=False, now=0.0)
+    entry.stream.offer(0, len(lines), 0, repair=False, now=0.0)
     entry.stream.final = final
     store.begin()
     store.add_journal(entry.id, 0, journal)
@@ -49,7 +49,7 @@ def save(store: Store, lines: list[object], *, run: str = "run", attempt: int = 
 
 def save_log(store: Store, lines: list[bytes], *, attempt: int = 1) -> None:
     entry = store.find(StreamKey("run", attempt, "log"), "host")
-    entry.stream.offer(0, len(lines), 0, 0, repair=False, now=0.0)
+    entry.stream.offer(0, len(lines), 0, repair=False, now=0.0)
     store.begin()
     store.add_log(entry.id, 0, read_log(b"".join(line + b"\n" for line in lines)))
     store.save(entry, 1.0)

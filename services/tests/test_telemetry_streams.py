@@ -14,15 +14,15 @@ def stream_at(number: int = 0) -> Stream:
     return Stream(KEY, "host", number, number * 10, known=number)
 
 
-def offer(stream: Stream, first: int, count: int, *, skipped: int = 0, repair: bool = False, now: float = 0.0):
-    return stream.offer(first, count, (first + count) * 10, skipped, repair=repair, now=now)
+def offer(stream: Stream, first: int, count: int, *, repair: bool = False, now: float = 0.0):
+    return stream.offer(first, count, (first + count) * 10, repair=repair, now=now)
 
 
 def test_what_continues_is_taken_and_what_repeats_is_not():
     stream = stream_at()
-    assert offer(stream, 0, 5) == Take(drop=0, first=0, lines=5, skipped=0)
+    assert offer(stream, 0, 5) == Take(drop=0, first=0, lines=5)
     assert offer(stream, 0, 5) is None
-    assert offer(stream, 3, 4) == Take(drop=2, first=5, lines=2, skipped=0)
+    assert offer(stream, 3, 4) == Take(drop=2, first=5, lines=2)
     assert (stream.number, stream.offset) == (7, 70)
     assert stream.tick(0.0) is None
 
@@ -81,26 +81,6 @@ def test_tail_that_is_only_late_is_not_asked_for():
         assert stream.tick(tick * 0.4 + 0.2) is None
 
 
-def test_lines_left_out_on_purpose_are_counted_and_no_hole():
-    stream = stream_at()
-    offer(stream, 0, 5)
-    assert offer(stream, 25, 5, skipped=20) == Take(drop=0, first=25, lines=5, skipped=20)
-    assert stream.counts.skipped == 20
-    assert offer(stream, 40, 5, skipped=9) is None
-    assert stream.missing == 15
-
-
-def test_skipped_lines_that_overlap_the_position_count_only_beyond_it():
-    stream = stream_at(10)
-    assert offer(stream, 20, 5, skipped=15) == Take(drop=0, first=20, lines=5, skipped=10)
-
-
-def test_batch_of_nothing_but_skipped_lines_moves_the_position():
-    stream = stream_at(10)
-    assert offer(stream, 20, 0, skipped=10) == Take(drop=0, first=20, lines=0, skipped=10)
-    assert stream.number == 20
-
-
 def test_empty_stream_that_has_ended_is_whole():
     stream = stream_at()
     assert not stream.ended
@@ -155,7 +135,7 @@ def test_every_line_is_taken_exactly_once_in_order_under_loss_doubling_reorderin
         bridge.pump()
         for _ in range(data.draw(st.integers(0, len(bridge.wire))) if tick < faulty_rounds else len(bridge.wire)):
             first, count, repair = bridge.wire.pop(0)
-            take = stream.offer(first, count, (first + count) * 10, 0, repair=repair, now=now)
+            take = stream.offer(first, count, (first + count) * 10, repair=repair, now=now)
             if take is not None:
                 assert take.first == first + take.drop
                 stored += range(take.first, take.first + take.lines)

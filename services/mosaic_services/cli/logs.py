@@ -165,10 +165,10 @@ class _Reader:
             self.attempt, self._next = batch.attempt, 0
         if batch.attempt != self.attempt or not message.buffers:
             return
-        if batch.first - batch.skipped > self._next:
+        if batch.first > self._next:
             # A hole: telemetry has it, or is having it repaired. What follows is stored there as well.
             await self._catch_up()
-            if batch.first - batch.skipped > self._next:
+            if batch.first > self._next:
                 return
         lines = bytes(message.buffers[0]).decode(errors="replace").split("\n")[: batch.count]
         self.print([{"number": batch.first + index, "line": line} for index, line in enumerate(lines)])

@@ -162,7 +162,7 @@ def _results(summary: RunSummary) -> Table:
 
 
 def _streams(streams: list[StreamCounters]) -> Table:
-    counts = ("stored", "received", "repaired", "missing", "malformed", "skipped")
+    counts = ("stored", "received", "repaired", "missing", "malformed")
     rows = table("attempt", "stream", *counts, "", right=counts)
     for each in streams:
         rows.add_row(

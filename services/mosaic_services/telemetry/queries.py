@@ -92,7 +92,7 @@ class Queries:
             if command.run is not None:
                 _stream_ids(db, command.run, None)
             rows = db.execute(
-                "SELECT run, attempt, kind, host, number, received, repaired, malformed, skipped, final FROM streams"  # noqa: S608
+                "SELECT run, attempt, kind, host, number, received, repaired, malformed, final FROM streams"  # noqa: S608
                 f" WHERE {condition} ORDER BY run, attempt, kind",
                 () if command.run is None else (command.run,),
             ).fetchall()
@@ -103,15 +103,14 @@ class Queries:
                     attempt=attempt,
                     kind=kind,
                     host=host,
-                    stored=number - skipped,
+                    stored=number,
                     received=received,
                     repaired=repaired,
                     missing=missing.get(StreamKey(run, attempt, kind), 0),
                     malformed=malformed,
-                    skipped=skipped,
                     final=bool(final),
                 )
-                for run, attempt, kind, host, number, received, repaired, malformed, skipped, final in rows
+                for run, attempt, kind, host, number, received, repaired, malformed, final in rows
             ]
         )
 

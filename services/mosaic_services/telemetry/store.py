@@ -48,7 +48,6 @@ CREATE TABLE IF NOT EXISTS streams (
     received INTEGER NOT NULL,
     repaired INTEGER NOT NULL,
     malformed INTEGER NOT NULL,
-    skipped INTEGER NOT NULL,
     changed_at REAL NOT NULL,
     summary BLOB,                   -- JSON: state of the live aggregates at the position (journals only)
     UNIQUE (run, attempt, kind)
@@ -89,15 +88,15 @@ _ROWS_AT_ONCE = 32
 _INSERT_EVENTS = INSERT_EVENT + ", (?, ?, ?, ?, ?, ?)" * (_ROWS_AT_ONCE - 1)
 _WIDTH = 6 * _ROWS_AT_ONCE
 _SAVE_STREAM = """
-INSERT INTO streams (id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, skipped,
+INSERT INTO streams (id, run, attempt, kind, host, number, offset, final, received, repaired, malformed,
                      changed_at, summary)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET host = excluded.host, number = excluded.number, offset = excluded.offset,
     final = excluded.final, received = excluded.received, repaired = excluded.repaired,
-    malformed = excluded.malformed, skipped = excluded.skipped, changed_at = excluded.changed_at,
+    malformed = excluded.malformed, changed_at = excluded.changed_at,
     summary = excluded.summary
 """
-_STREAM_COLUMNS = "id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, skipped, summary"
+_STREAM_COLUMNS = "id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, summary"
 _PROBE_BYTES = 512 * 1024
 
 
@@ -202,7 +201,6 @@ class Store:
                 counts.received,
                 counts.repaired,
                 counts.malformed,
-                counts.skipped,
                 changed_at,
                 None if entry.summary is None else entry.summary.dump(),
             ),
@@ -243,15 +241,15 @@ class Store:
         )
 
 
-def _entry(row: tuple[int, str, int, str, str, int, int, int, int, int, int, int, bytes | None]) -> Entry:
-    stream_id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, skipped, summary = row
+def _entry(row: tuple[int, str, int, str, str, int, int, int, int, int, int, bytes | None]) -> Entry:
+    stream_id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, summary = row
     stream = Stream(
         StreamKey(run, attempt, "log" if kind == "log" else "journal"),
         host,
         number,
         offset,
         final=bool(final),
-        counts=Counts(received, repaired, malformed, skipped),
+        counts=Counts(received, repaired, malformed),
         known=number,
     )
     return Entry(stream_id, stream, Summary.load(summary) if kind == "journal" else None)

@@ -36,12 +36,11 @@ class StreamKey(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Store a batch without its first `drop` lines; `skipped` lines before what is stored do not exist."""
+    """Store a batch without its first `drop` lines."""
 
     drop: int
     first: int
     lines: int
-    skipped: int
 
 
 class Ask(NamedTuple):
@@ -60,7 +59,6 @@ class Counts:
     received: int = 0
     repaired: int = 0
     malformed: int = 0
-    skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -92,22 +90,20 @@ class Stream:
         """Lines that exist and are not stored."""
         return max(0, self.known - self.number)
 
-    def offer(self, first: int, count: int, end: int, skipped: int, *, repair: bool, now: float) -> Take | None:
+    def offer(self, first: int, count: int, end: int, *, repair: bool, now: float) -> Take | None:
         """Decide about a batch; what is to be taken must then be stored, or the stream forgotten and loaded anew."""
         after = first + count
         self.known = max(self.known, after)
         if after <= self.number:
             return None
-        if first - skipped > self.number:
+        if first > self.number:
             self._hole = True
             if repair:
                 self._patience = min(self._patience, REPAIR_LOST_S)
             return None
         drop = max(0, self.number - first)
-        missed = max(0, first - self.number)
-        take = Take(drop=drop, first=first + drop, lines=count - drop, skipped=missed)
+        take = Take(drop=drop, first=first + drop, lines=count - drop)
         self.number, self.offset = after, end
-        self.counts.skipped += missed
         if repair:
             self.counts.repaired += take.lines
         else:

@@ -152,7 +152,7 @@ class Writer(threading.Thread):
             return
         entry = self._find(StreamKey(batch.run, batch.attempt, batch.kind), batch.host)
         stream = entry.stream
-        take = stream.offer(batch.first, batch.count, batch.end, batch.skipped, repair=repair, now=now)
+        take = stream.offer(batch.first, batch.count, batch.end, repair=repair, now=now)
         if take is None:
             self.counters["repeated" if batch.first + batch.count <= stream.number else "beyond"] += 1
             return
