@@ -76,10 +76,10 @@ class Queries:
                 Summary.load(state).message(
                     run,
                     attempt,
-                    complete=bool(final) and log_final != 0,
+                    complete=bool(final) and log_final != 0 and not missing.get(StreamKey(run, attempt, "log")),
                     received=received,
                     repaired=repaired,
-                    missing=missing.get(StreamKey(run, attempt, "journal"), 0),
+                    missing=0 if final else missing.get(StreamKey(run, attempt, "journal"), 0),
                 )
                 for run, attempt, final, received, repaired, state, log_final in rows
             ]
@@ -106,7 +106,7 @@ class Queries:
                     stored=number,
                     received=received,
                     repaired=repaired,
-                    missing=missing.get(StreamKey(run, attempt, kind), 0),
+                    missing=0 if final else missing.get(StreamKey(run, attempt, kind), 0),
                     malformed=malformed,
                     final=bool(final),
                 )
