@@ -25,6 +25,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Time that leftovers of a worker which has ended get between SIGTERM and SIGKILL.
 LEFTOVER_GRACE_S = 0.5
+WORKER_NICE = 5
 # Seconds that a full disk is given to get room again.
 RECORD_TRIES = 600
 # A log keeps its beginning and its end; what a flood writes in between is given back to the disk.
@@ -77,6 +78,17 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def step_back() -> None:
+    """Let the services go first when processors are short, so that a busy machine still stores, reports and cancels.
+
+    Linux weighs sessions against each other (autogroup), and each worker is a session of its own, while all services
+    may be one: four workers would otherwise get four fifths of the machine. Where there is no autogroup, nice counts.
+    """
+    os.nice(WORKER_NICE)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(WORKER_NICE))
+
+
 def start_worker(order: dict[str, Any]) -> int:
     """Fork and become the worker: own session, journal as stdout, log as stderr."""
     host = os.getpid()
@@ -88,6 +100,7 @@ def start_worker(order: dict[str, Any]) -> int:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != host:
             os._exit(1)
+        step_back()
         files = (
             os.open(os.devnull, os.O_RDONLY),
             os.open("journal.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
