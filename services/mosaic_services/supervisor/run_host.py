@@ -25,7 +25,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Time that leftovers of a worker which has ended get between SIGTERM and SIGKILL.
 LEFTOVER_GRACE_S = 0.5
-WORKER_NICE = 5
+WORKER_NICE = 10
 # Seconds that a full disk is given to get room again.
 RECORD_TRIES = 600
 # A log keeps its beginning and its end; what a flood writes in between is given back to the disk.

@@ -63,7 +63,7 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
 def emit_steps(context: RunContext[StressConfig]) -> None:
     """Emit step events of about 180 bytes each, in the shape that a training loop would emit."""
     config, step = context.config, context.emitter.step
-    info = {"x": 0.0123456789, "note": "padding to the size of a usual event"}
+    info = {"x": 0.0123456789, "note": "of the usual size"}
     started = time.monotonic()
     look_up_every = 10 if config.rate else 200
     for number in range(config.events):
