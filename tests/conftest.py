@@ -22,6 +22,14 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> None:
     build(read_recipe(STRESS), "default", lambda _step, _percent: None)
 
 
+@pytest.fixture(scope="module")
+def shared_stack(tmp_path_factory, workers) -> Iterator[Stack]:
+    """A running stack for all tests of a module that leave it as it was."""
+    with Stack(tmp_path_factory.mktemp("shared") / "home") as running:
+        yield running
+    assert running.leftovers() == []
+
+
 @pytest.fixture
 def stack(tmp_path, workers) -> Iterator[Stack]:
     """A running stack; when the test is over, nothing of it may be left."""

@@ -130,7 +130,15 @@ def all_blocks():
 
 def as_parameters(blocks):
     slow = [pytest.mark.slow, pytest.mark.timeout(SECONDS_FOR_A_SLOW_BLOCK + 60)]
-    return [pytest.param(block, marks=slow if block.slow else [], id=block.where) for block in blocks]
+    # Blocks that start a stack take seconds each, so only the full run has them.
+    return [
+        pytest.param(block, marks=slow if block.slow or starts_a_stack(block) else [], id=block.where)
+        for block in blocks
+    ]
+
+
+def starts_a_stack(block):
+    return any("mosaic" in command for command in block.commands)
 
 
 class Homes:

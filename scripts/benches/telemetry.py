@@ -6,8 +6,9 @@ Method. Each round runs both, one after the other, on the same lines:
   announced on the bus. Afterwards the events are counted by SQL and compared with the journals.
 - ceiling: one process, nothing else running, does `orjson.loads` and `executemany` of the same lines into the same
   schema (see `_ceiling.py`).
-The ratio is the median of the rounds' ratios: each round's two figures are taken within seconds of each other. Latency is measured apart, at 10,000 events/s from four workers: from
-an event's own time stamp to the moment at which a subscriber hears that it is committed.
+The ratio is the median of the rounds' ratios, since the two figures of a round are taken within seconds of each other.
+Latency is measured apart, at 10,000 events/s from four workers: from an event's own time stamp to the moment at which
+a subscriber hears that it is committed.
 """
 
 from __future__ import annotations

@@ -102,6 +102,7 @@ def test_up_answers_and_ctrl_c_leaves_nothing(place):
     place.assert_nothing_left()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", sorted(SERVICES))
 def test_service_killed_is_started_again_and_answers(place, service):
     process = place.up()
@@ -116,6 +117,7 @@ def test_service_killed_is_started_again_and_answers(place, service):
     place.assert_nothing_left()
 
 
+@pytest.mark.slow
 def test_up_killed_takes_its_services_with_it_and_can_start_again(place):
     process = place.up("--bind", f"tcp://127.0.0.1:{free_port()}")
     process.kill()
@@ -144,6 +146,7 @@ def free_port() -> int:
             return int(port)
 
 
+@pytest.mark.slow
 def test_bind_is_found_by_clients_and_forgotten_at_the_end(place):
     address = f"tcp://127.0.0.1:{free_port()}"
     assert place.mosaic("up", "--detach", "--bind", address).returncode == 0
@@ -153,6 +156,7 @@ def test_bind_is_found_by_clients_and_forgotten_at_the_end(place):
     place.assert_nothing_left()
 
 
+@pytest.mark.slow
 def test_detach_returns_when_ready_and_second_up_says_who_runs(place):
     started = place.mosaic("up", "--detach", "--json")
     assert started.returncode == 0, started.stderr
@@ -173,6 +177,7 @@ def test_detach_returns_when_ready_and_second_up_says_who_runs(place):
     assert place.mosaic("down").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("detach", [[], ["--detach"]])
 def test_service_that_cannot_run_ends_the_stack_with_its_reason(place, detach):
     """The broker's port is taken: the others must not be left behind."""
@@ -193,6 +198,7 @@ def test_address_that_others_could_reach_is_refused(place):
     assert not place.processes()
 
 
+@pytest.mark.slow
 def test_interrupt_while_starting_leaves_nothing(place):
     output = subprocess.Popen([*MOSAIC, "up"], env=place.env, stdout=subprocess.DEVNULL, start_new_session=True)
     wait_until("the broker", lambda: "broker" in place.processes())
@@ -201,6 +207,7 @@ def test_interrupt_while_starting_leaves_nothing(place):
     place.assert_nothing_left()
 
 
+@pytest.mark.slow
 def test_second_interrupt_kills_a_service_that_does_not_end(place):
     process = place.up()
     os.kill(place.processes()["supervisor"].pid, signal.SIGSTOP)

@@ -216,6 +216,7 @@ def test_a_run_from_submit_to_its_end_as_a_follower_sees_it(stack):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_scheduler_killed_in_mid_life_loses_no_run_and_starts_none_twice(stack):
     async def story():
         async with connected(stack) as bus, FakeHost(bus) as host:
@@ -240,6 +241,7 @@ def test_scheduler_killed_in_mid_life_loses_no_run_and_starts_none_twice(stack):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_scheduler_killed_during_a_burst_keeps_every_acknowledged_submission(stack):
     async def story():
         async with connected(stack) as bus:
@@ -269,6 +271,7 @@ def test_scheduler_killed_during_a_burst_keeps_every_acknowledged_submission(sta
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_submission_repeated_after_a_restart_gets_the_same_answer(stack):
     async def story():
         async with connected(stack) as bus:
@@ -316,6 +319,7 @@ def test_bad_submissions_are_refused_with_reasons(stack):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_host_that_refuses_fails_the_run_with_its_reason(stack):
     async def story():
         async with connected(stack) as bus, FakeHost(bus) as host:
@@ -330,6 +334,7 @@ def test_a_host_that_refuses_fails_the_run_with_its_reason(stack):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_full_disk_refuses_submissions_loses_no_state_and_recovers(stack):
     async def story():
         async with connected(stack) as bus, FakeHost(bus) as host:
@@ -371,6 +376,7 @@ def test_a_full_disk_refuses_submissions_loses_no_state_and_recovers(stack):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_second_scheduler_in_the_same_home_is_refused(stack):
     async def story():
         async with connected(stack):
@@ -382,6 +388,7 @@ def test_a_second_scheduler_in_the_same_home_is_refused(stack):
     assert "another scheduler" in (stack.home.path / "scheduler.log").read_text()
 
 
+@pytest.mark.slow
 def test_broken_reports_are_counted_and_harmless(stack):
     async def story():
         async with connected(stack) as bus:

@@ -136,6 +136,7 @@ def test_lost_doubled_and_reordered_batches_are_stored_exactly_once(processes):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_lost_tail_is_noticed_though_nothing_follows_it(processes):
     async def scenario() -> None:
         processes.start("telemetry")
@@ -157,6 +158,7 @@ def test_lost_tail_is_noticed_though_nothing_follows_it(processes):
 # ── absence ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_telemetry_killed_in_mid_stream_stores_every_line_once(processes):
     async def scenario() -> None:
         processes.start("telemetry")
@@ -186,6 +188,7 @@ def test_telemetry_killed_in_mid_stream_stores_every_line_once(processes):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_telemetry_stopped_for_a_while_catches_up(processes):
     async def scenario() -> None:
         processes.start("telemetry")
@@ -206,6 +209,7 @@ def test_telemetry_stopped_for_a_while_catches_up(processes):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_end_by_sigterm_stores_what_has_arrived_and_a_restart_goes_on(processes):
     async def scenario() -> None:
         processes.start("telemetry")
@@ -319,6 +323,7 @@ def test_summaries_are_published_and_queries_answered(processes):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_nonsense_on_the_bus_is_counted_and_harmless(processes):
     async def scenario() -> None:
         processes.start("telemetry")

@@ -27,14 +27,14 @@ def main() -> int:
 
     try:
         recipe = recipe_for(arguments.worker, Home.find(arguments.home))
-        build(recipe, arguments.profile, lambda step, percent: say(step=step, percent=percent))
+        environment = build(recipe, arguments.profile, lambda step, percent: say(step=step, percent=percent))
     except EnvironmentsError as error:
         say(error=str(error))
         return 1
     except OSError as error:
         say(error=f"cannot build: {error}")
         return 1
-    say(step="installed", percent=100.0, done=True)
+    say(step="installed", percent=100.0, done=True, python=str(environment.python), site=str(environment.site))
     return 0
 
 

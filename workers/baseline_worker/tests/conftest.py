@@ -1,48 +1,34 @@
 """The environment of the default profile, built from its lock as the platform builds it, and a way to use it."""
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-WORKER = Path(__file__).resolve().parents[1]
-KIT = WORKER.parent / "kit"
-LOCK = WORKER / "locks" / "default.lock"
 DEADLINE_S = 100
 
 
-def pip(python, *arguments):
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
-    subprocess.run(command, check=True, timeout=600)
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """The default profile as the platform builds it, cached outside the checkout under the hash of its lock."""
+    home = tmp_path_factory.mktemp("home")
+    command = [sys.executable, "-m", "mosaic_services.environments", "baseline", "default", "--home", str(home)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return json.loads(built.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="session")
-def python(request):
-    """A virtualenv from the lock; kept between sessions, under the hash of the lock."""
-    name = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    folder = request.config.cache.mkdir("baseline-worker") / name
-    ready = folder / "ready"
-    if not ready.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
-        pip(folder / "bin" / "python", "--only-binary", ":all:", "-r", LOCK)
-        ready.touch()
-    return folder / "bin" / "python"
+def python(environment):
+    return Path(environment["python"])
 
 
 @pytest.fixture(scope="session")
-def site(python, tmp_path_factory):
-    """Kit and worker installed on top, into a folder of their own."""
-    folder = tmp_path_factory.mktemp("baseline")
-    ignore = shutil.ignore_patterns("tests", "build", "*.egg-info", "__pycache__", ".*")
-    copies = [shutil.copytree(source, folder / source.name, ignore=ignore) for source in (KIT, WORKER)]
-    pip(python, "--no-deps", "--target", folder / "site", *copies)
-    return folder / "site"
+def site(environment):
+    return Path(environment["site"])
 
 
 class Baseline:

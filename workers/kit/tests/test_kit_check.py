@@ -35,6 +35,7 @@ def test_a_good_worker_passes(variant, run_module):
     }
 
 
+@pytest.mark.slow
 def test_the_report_for_people_has_a_line_for_each_check(site, run_module):
     done = run_module("mosaic_worker.check", site, "nobody")
     assert done.returncode == 1
@@ -43,6 +44,7 @@ def test_the_report_for_people_has_a_line_for_each_check(site, run_module):
     assert done.stdout.splitlines()[-1] == "nobody: 0 passed, 1 failed, 13 skipped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "expected", "reason"),
     [
@@ -73,6 +75,7 @@ def test_a_fault_fails_its_check(variant, run_module, code, expected, reason):
     assert any(reason in results[name]["reason"] for name in expected)
 
 
+@pytest.mark.slow
 def test_prints_that_reach_stdout_fail_the_check(variant, run_module):
     # As if the kit did not protect descriptor 1: this worker points it back at the journal.
     undo = {
@@ -83,6 +86,7 @@ def test_prints_that_reach_stdout_fail_the_check(variant, run_module):
     assert "reached stdout" in results["prints"]["reason"]
 
 
+@pytest.mark.slow
 def test_an_example_that_ends_too_quickly_is_skipped_with_advice(variant, run_module):
     results = check(
         run_module, variant(code={'"episodes": 300': '"episodes": 0'}), "--only=same-seed", "--only=sigterm"
