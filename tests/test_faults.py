@@ -64,6 +64,7 @@ def test_every_service_killed_twice_in_turn_loses_no_event(stack):
     assert_all_succeeded_and_stored(stack, runs, events=3 * EVENTS)
 
 
+@pytest.mark.slow
 def test_run_host_killed_during_burst_fails_that_run_and_no_other(stack):
     runs = start_four(stack, events=2 * EVENTS)
     victim, *others = runs

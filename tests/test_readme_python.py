@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 
+import pytest
 from stack import ROOT
 
 
+@pytest.mark.slow
 def test_python_of_the_readme_runs(stack):
     config = {"agent": "random", "env_id": "CartPole-v1", "episodes": 20, "seed": 1}
     run = stack.submit(worker="baseline", config=config)

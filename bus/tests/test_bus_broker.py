@@ -75,6 +75,7 @@ def test_answers_for_itself_and_counts(shared_broker):
         assert counters["subscriptions"] >= 2
 
 
+@pytest.mark.slow
 def test_second_broker_in_one_home_refuses_clearly_and_does_not_count_as_a_start(broker):
     with Bus(broker.address, connect_timeout=DEADLINE_S) as bus:
         second = broker.run_second()

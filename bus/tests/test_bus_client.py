@@ -136,6 +136,7 @@ def test_subscription_made_later_is_in_force_when_synced(shared_broker):
     run(scenario())
 
 
+@pytest.mark.slow
 def test_two_thousand_subscriptions_are_all_in_force(shared_broker):
     async def scenario():
         async with BusClient(shared_broker.address) as bus:
@@ -336,6 +337,7 @@ def test_broker_killed_and_restarted_welcomes_again_and_subscriptions_hold(broke
     run(scenario())
 
 
+@pytest.mark.slow
 def test_command_is_answered_although_the_service_comes_later(shared_broker):
     async def scenario():
         async with BusClient(shared_broker.address) as bus:

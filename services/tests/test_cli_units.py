@@ -273,6 +273,7 @@ def test_bad_usage_is_one_line_and_2(arguments, said, tmp_path):
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_nothing_answers_at_an_address(tmp_path):
     done = mosaic("--bus", "tcp://127.0.0.1:1", "runs", "-v", MOSAIC_HOME=str(tmp_path))
     assert done.returncode == 3

@@ -251,6 +251,7 @@ def test_attempt_runs_and_is_released_when_forgotten_and_stored(host: Host):
     host.ask(Forget(run=run, attempt=1))
 
 
+@pytest.mark.slow
 def test_attempt_is_reported_until_it_is_forgotten(host: Host):
     run = host.place()
     host.wait_ended(run)
@@ -372,6 +373,7 @@ def test_resend_of_an_unknown_stream_is_refused(host: Host):
     assert refusal(host, Resend(run=str(ULID()), attempt=1, kind="log", number=0, offset=0)).code == "unknown_stream"
 
 
+@pytest.mark.slow
 def test_lines_that_are_not_json_and_lines_that_are_too_long_get_through(host: Host):
     raw = [b"not json\n", b"\xff\xfe\n", b"x" * (2**20 + 5) + b"\n", b"\n"]
     run = host.place(raw=[base64.b64encode(each).decode() for each in raw], events=1)
@@ -396,6 +398,7 @@ def test_bad_report_of_a_store_is_counted_and_stops_nothing(host: Host):
     wait_until("counted", lambda: host.ask(Stats()).counters["bad_reports"] >= 2)
 
 
+@pytest.mark.slow
 def test_second_supervisor_in_a_home_is_refused(host: Host):
     again = subprocess.run(
         [sys.executable, "-m", "mosaic_services.supervisor", "--home", str(host.home.path), "--host", "other"],
@@ -412,6 +415,7 @@ def test_second_supervisor_in_a_home_is_refused(host: Host):
 # ── faults that need a host of their own ─────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_supervisor_killed_while_workers_emit_is_noticed_by_none_of_them(own_host: Host):
     host = own_host
     runs = [host.place(events=6000, rate=3000) for _ in range(2)]
@@ -473,6 +477,7 @@ def test_stop_survives_the_supervisor_that_took_it(own_host: Host):
     assert report.exit.reason.startswith("cancelled by user")
 
 
+@pytest.mark.slow
 def test_terminated_supervisor_stops_runs_within_their_grace_and_leaves_no_process(own_host: Host):
     host = own_host
     polite = host.place(end="hang")

@@ -23,6 +23,7 @@ def failed(results):
     return {name for name, result in results.items() if result["status"] == "fail"}
 
 
+@pytest.mark.slow
 def test_a_good_worker_passes(variant, run_module):
     # A worker that dawdles a little, so that there is time to stop it.
     results = check(
