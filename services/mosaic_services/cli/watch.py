@@ -147,8 +147,8 @@ class _Screen:
             case "up" | "down" if runs and not self._feed.focus:
                 at = runs.index(self._selected) if self._selected in runs else (-1 if key == "down" else len(runs))
                 self._selected = runs[max(0, min(len(runs) - 1, at + (1 if key == "down" else -1)))]
-            case "enter" if self._selected:
-                self._feed.look_at(self._selected)
+            case "enter" if runs:
+                self._feed.look_at(self._selected or runs[0])
             case "c":
                 self._asked_to_cancel = self._feed.focus or self._selected
         return True
