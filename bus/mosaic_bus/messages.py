@@ -173,6 +173,8 @@ class HostState(Model):
     """All that the scheduler needs to know about a host."""
 
     host: str
+    instance: str = Field(default="", description="changes with each start of the supervisor")
+    draining: bool = Field(default=False, description="it is about to end: place nothing here")
     total: Resources
     environments: list[EnvironmentStatus] = Field(default_factory=list)
     attempts: list[AttemptReport] = Field(default_factory=list)
