@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 import zmq
-from stack import Stack, wait_until
+from stack import HOST, Stack, wait_until
 
-from mosaic_bus import topics
+from mosaic_bus import Home, topics
 from mosaic_bus.commands import Show, Stats, Streams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 EVENTS = 40_000
 
@@ -148,18 +156,21 @@ def test_aggregator_stopped_for_a_while_catches_up_and_live_readers_do_not_wait(
     assert counters.missing == 0
 
 
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """Mount a small file system; skip, saying why, where that is not permitted."""
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"mounting a small tmpfs needs root: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 8 MB where the telemetry store lies."""
-    folder = tmp_path / "home" / "telemetry"
-    folder.mkdir(parents=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting a small tmpfs needs root: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    yield from mounted(tmp_path / "home" / "telemetry", "8m")
 
 
 @pytest.mark.slow
@@ -259,3 +270,71 @@ def test_supervisor_told_to_end_stops_its_runs_and_says_so(stack):
     assert "supervisor" in state.reason
     detail = stack.bus.request("scheduler", Show(run=run))
     assert detail.attempts[0]["attempt"] == 1
+
+
+@pytest.mark.slow
+def test_supervisor_told_to_end_takes_nothing_new_from_the_queue(tmp_path, workers):
+    with Stack(tmp_path / "home", cpus=1) as stack:
+        runs = [stack.submit(config={"end": "hang"}, resources={"cpus": 1, "memory_mb": 128}) for _ in range(3)]
+        stack.wait_state(runs[0], "running")
+        stack.processes["supervisor"].terminate()
+        assert stack.processes["supervisor"].wait(30) == 0
+        assert stack.wait_final(runs[0]).state == "cancelled"
+        assert [stack.state(run).state for run in runs[1:]] == ["queued", "queued"]
+        assert list((stack.home.runs).glob(f"{runs[1]}/*")) == []
+    assert stack.leftovers() == []
+
+
+@pytest.mark.slow
+def test_last_line_that_cannot_be_parsed_stops_neither_the_supervisor_nor_the_other_runs(stack):
+    hanging = stack.submit(config={"end": "hang"})
+    deep = base64.b64encode(b"[" * 60_000).decode()
+    poisoned = stack.submit(config={"raw": [deep], "end": "abort"})
+    assert (stack.wait_final(poisoned).state, stack.state(poisoned).exit_code) == ("failed", 1)
+    stack.kill_and_restart("supervisor")
+    stack.wait_for("supervisor")
+    stack.wait_stored(poisoned)
+    assert stack.state(hanging).state == "running"
+    stack.cancel(hanging)
+    assert stack.wait_final(hanging).state == "cancelled"
+
+
+@pytest.mark.slow
+def test_second_supervisor_of_the_same_name_is_refused(stack, tmp_path):
+    other = Home.find(tmp_path / "other")
+    other.create()
+    address = f"ipc://{stack.home.sockets}"
+    command = [
+        sys.executable,
+        "-m",
+        "mosaic_services.supervisor",
+        "--home",
+        other.path,
+        "--bus",
+        address,
+        "--host",
+        HOST,
+    ]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert refused.returncode == 2
+    assert f"another supervisor.{HOST}" in refused.stderr
+
+
+@pytest.fixture
+def small_disk_for_runs(tmp_path):
+    """A file system of 4 MB where the runs lie."""
+    yield from mounted(tmp_path / "home" / "runs", "4m")
+
+
+@pytest.mark.slow
+def test_disk_full_below_the_runs_makes_them_wait_and_fails_none(small_disk_for_runs, stack):
+    ballast = small_disk_for_runs / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb") as file:
+        while True:
+            file.write(b"x" * 65536)
+    runs = [stack.submit(config={"events": 10}) for _ in range(5)]
+    wait_until("the reason is said", lambda: "cannot write" in stack.state(runs[0]).reason)
+    assert {stack.state(run).state for run in runs} == {"queued"}
+    ballast.unlink()
+    for run in runs:
+        assert stack.wait_final(run, deadline_s=90).state == "succeeded"

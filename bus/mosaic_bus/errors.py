@@ -11,6 +11,7 @@ __all__ = [
     "CommandRefusedError",
     "HomeInUseError",
     "MessageTooLargeError",
+    "NameTakenError",
     "NoAnswerError",
     "NotConnectedError",
     "UnsafeAddressError",
@@ -87,6 +88,13 @@ class CannotBindError(BusError):
 
     def __init__(self, endpoint: str, reason: str) -> None:
         super().__init__(f"cannot listen at {endpoint}: {reason}")
+
+
+class NameTakenError(BusError):
+    """Another service of the same name answers on this bus."""
+
+    def __init__(self, name: str, address: str, pid: int) -> None:
+        super().__init__(f"another {name} (pid {pid}) answers at {address}: stop it, or give this one another name")
 
 
 class UnsafeAddressError(BusError):

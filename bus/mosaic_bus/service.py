@@ -16,7 +16,7 @@ from mosaic_bus.answers import AnswerBook
 from mosaic_bus.client import BusClient, Subscription
 from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Stats
 from mosaic_bus.envelope import PROTOCOL_VERSION, Message
-from mosaic_bus.errors import BadMessageError, BusError, CommandRefusedError
+from mosaic_bus.errors import BadMessageError, BusError, CommandRefusedError, NameTakenError, NoAnswerError
 from mosaic_bus.logs import configure_logging
 from mosaic_bus.messages import Model, ServiceState
 
@@ -32,6 +32,7 @@ _log = structlog.get_logger()
 Result = TypeVar("Result", bound=Model)
 
 HEARTBEAT_S = 1.0
+_NAME_TAKEN_WITHIN_S = 0.3
 _LONGEST_CLIENT_NAME = 64
 _SHOWN_LENGTH = 200
 VERSION = "0.1.0"
@@ -102,12 +103,16 @@ class Service:
             return
         _log.info("connected", service=self.name, epoch=self.epoch, address=self.bus.address.ingress)
         try:
+            await self._require_own_name()
             commands = self.bus.subscribe(topics.command(self.name))
             await self.bus.synced()
             await self.start()
             self.spawn(self._take_commands(commands), "commands")
             self.spawn(self._heartbeat(), "heartbeat")
             await self._stop.wait()
+        except BaseException as error:
+            self._failure = self._failure or error  # So that `finish` can tell a failure from an order to stop.
+            raise
         finally:
             self.status = "stopping"
             self._beat()
@@ -121,6 +126,14 @@ class Service:
                 await self.bus.close()
         if self._failure is not None:
             raise self._failure
+
+    async def _require_own_name(self) -> None:
+        """Refuse to run beside another of the same name: both would carry out every command."""
+        try:
+            other = await self.bus.request(self.name, Info(), timeout=_NAME_TAKEN_WITHIN_S)
+        except NoAnswerError:
+            return
+        raise NameTakenError(self.name, self.bus.address.ingress, other.pid)
 
     async def _connect(self) -> bool:
         """Wait for the broker as long as it takes; False if we are told to stop before it is there."""

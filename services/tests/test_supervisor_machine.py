@@ -22,7 +22,7 @@ stimuli = st.one_of(
     st.builds(machine.JournalGrew, keys),
     st.builds(machine.StopAsked, keys, st.just("cancelled"), st.just(3.0)),
     st.builds(machine.Exited, keys, reports),
-    st.builds(machine.RunHostGone, keys),
+    st.builds(machine.RunHostGone, keys, st.just("it died")),
     st.builds(machine.Swept, keys, st.just(4.0)),
     st.builds(machine.StreamsStored, keys),
     st.builds(machine.Forgotten, keys),
@@ -99,8 +99,8 @@ def test_death_of_a_run_host_is_an_end_only_after_the_sweep():
     core = machine.Machine()
     for stimulus in (machine.Placed(KEY), machine.Prepared(KEY), machine.JournalGrew(KEY)):
         core.handle(stimulus)
-    assert core.handle(machine.RunHostGone(KEY)) == [machine.Sweep(KEY)]
-    assert core.handle(machine.RunHostGone(KEY)) == []
+    assert core.handle(machine.RunHostGone(KEY, "it died")) == [machine.Sweep(KEY)]
+    assert core.handle(machine.RunHostGone(KEY, "it died")) == []
     assert core.attempts[KEY].phase is AttemptPhase.RUNNING
     (recorded,) = core.handle(machine.Swept(KEY, 4.0))
     assert isinstance(recorded, machine.RecordEnd)

@@ -51,11 +51,12 @@ class Attempt:
         self.folder = AttemptFolder(home, AttemptKey("01RUN", 1))
         self.folder.place("test", RunSpec(worker="script"))
         mark = {processes.MARK: processes.mark_of(self.folder), "PATH": os.environ["PATH"]}
-        self.folder.order(argv or [sys.executable, "-I", "-S", "-c", script], mark, grace_s)
+        self.folder.order(argv or [sys.executable, "-I", "-S", "-c", script], grace_s)
+        self.environ = mark
         self.host: subprocess.Popen[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
-        self.host = processes.start_run_host(self.folder)
+        self.host = processes.start_run_host(self.folder, self.environ)
         return self.host
 
     def run(self, seconds: float = 30) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import sys
 from mosaic_bus.home import Home
 from mosaic_services.environments import EnvironmentsError, build, recipe_for
 
+_LONGEST_ERROR = 4000
+
 
 def main() -> int:
     """Entry point."""
@@ -29,7 +31,7 @@ def main() -> int:
         recipe = recipe_for(arguments.worker, Home.find(arguments.home))
         environment = build(recipe, arguments.profile, lambda step, percent: say(step=step, percent=percent))
     except EnvironmentsError as error:
-        say(error=str(error))
+        say(error=str(error)[:_LONGEST_ERROR])
         return 1
     except OSError as error:
         say(error=f"cannot build: {error}")

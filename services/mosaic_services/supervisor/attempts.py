@@ -46,6 +46,7 @@ class Tracked:
         self.spec = spec
         self.exit_path = folder.exit_path()
         self.streams: list[Stream] = []
+        self.environ: dict[str, str] = {}
         self.popen: subprocess.Popen[bytes] | None = None
         self.start_deadline = 0.0
         self.host: dict[str, Any] | None = None
@@ -87,7 +88,11 @@ class Attempts:
             return False
         if folder.exit() is not None or key in self._stopped_early:
             raise CommandRefusedError("already_ended", f"attempt {key.attempt} of {key.run} has ended here before")
-        folder.place(name, spec)
+        try:
+            folder.place(name, spec)
+        except OSError as error:
+            folder.drop_note()
+            raise CommandRefusedError("host_unavailable", f"cannot write {folder.path}: {error.strerror}") from None
         self._track(folder, name, spec, adopted=False)
         await self._do(machine.Placed(key))
         return True
@@ -111,7 +116,7 @@ class Attempts:
         for folder in AttemptFolder.active(self.home):
             try:
                 await self._adopt(folder)
-            except (ValueError, OSError):
+            except Exception:
                 # One unreadable folder must not keep the others from being looked after.
                 _log.exception("cannot adopt", attempt=str(folder.key), folder=str(folder.path))
 
@@ -217,16 +222,19 @@ class Attempts:
                 "MOSAIC_RUN_DIR": str(tracked.folder.path),
                 processes.MARK: processes.mark_of(tracked.folder),
             }
+            tracked.environ = {**environment.environ(), **own}
             argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
-            tracked.folder.order(argv, {**environment.environ(), **own}, tracked.spec.grace_s)
-        except (BuildFailedError, CommandRefusedError, OSError) as error:
+            tracked.folder.order(argv, tracked.spec.grace_s)
+        except Exception as error:
+            if not isinstance(error, BuildFailedError | CommandRefusedError | OSError):
+                _log.exception("cannot prepare", attempt=str(key))
             await self._do(machine.PrepareFailed(key, str(error), FailureCategory.INFRASTRUCTURE, time.time()))
         else:
             await self._do(machine.Prepared(key))
 
     def _start(self, tracked: Tracked) -> None:
         try:
-            tracked.popen = processes.start_run_host(tracked.folder)
+            tracked.popen = processes.start_run_host(tracked.folder, tracked.environ)
         except OSError as error:
             _log.warning("cannot start a run host", attempt=str(tracked.folder.key), reason=str(error))
             return  # It will be found missing.
@@ -249,7 +257,7 @@ class Attempts:
                     continue
                 try:
                     await self._look_at(key, tracked)
-                except (ValueError, OSError):
+                except Exception:
                     # A file that cannot be read or written stops this attempt's progress, not that of the others.
                     if key not in self._troubled:
                         self._troubled.add(key)
@@ -288,7 +296,7 @@ class Attempts:
             if report is not None:
                 await self._do(machine.Exited(key, report))
         elif gone:
-            await self._do(machine.RunHostGone(key))
+            await self._do(machine.RunHostGone(key, folder.why_run_host_died()))
 
     @staticmethod
     def _listen_for_end(tracked: Tracked, end: int | None) -> None:

@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, cast
+import time
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from mosaic_bus.commands import Description
 from mosaic_bus.errors import CommandRefusedError
@@ -33,6 +34,21 @@ __all__ = ["BuildFailedError", "Builder"]
 Key = tuple[str, str]
 
 
+# A build that failed may succeed later, when the network or the disk is back: it is offered again after a while.
+_RETRY_AFTER_S = 60.0
+_RETRY_AT_MOST_S = 1800.0
+_LONGEST_LINE = 4 * 1024 * 1024
+
+
+class Broken(NamedTuple):
+    """A build that failed: which, why, and until when it is not tried again."""
+
+    fingerprint: str
+    error: str
+    delay: float
+    until: float
+
+
 class BuildFailedError(Exception):
     """An environment could not be built; the message says why."""
 
@@ -48,7 +64,7 @@ class Builder:
         self._unusable: dict[Key, str] = {}
         self._builds: dict[Key, asyncio.Task[None]] = {}
         self._progress: dict[Key, BuildProgress] = {}
-        self._broken: dict[Key, tuple[str, str]] = {}
+        self._broken: dict[Key, Broken] = {}
 
     def scan(self) -> None:
         """Look at the disk again: recipes come and go, and somebody else may have built an environment."""
@@ -78,8 +94,8 @@ class Builder:
             detail = self._progress[key].step if key in self._progress else "starting to build"
             return EnvironmentStatus(worker=worker, profile=profile, status="building", detail=detail)
         broken = self._broken.get(key)
-        if broken and broken[0] == environment.fingerprint:
-            return EnvironmentStatus(worker=worker, profile=profile, status="broken", detail=broken[1])
+        if broken and broken.fingerprint == environment.fingerprint and time.monotonic() < broken.until:
+            return EnvironmentStatus(worker=worker, profile=profile, status="broken", detail=broken.error)
         return EnvironmentStatus(worker=worker, profile=profile, status="available")
 
     def progress(self, worker: str, profile: str) -> BuildProgress | None:
@@ -140,6 +156,7 @@ class Builder:
             str(self._home.path),
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
+            limit=_LONGEST_LINE,
         )
         output = cast("asyncio.StreamReader", process.stdout)
         error = "the build process ended without a word"
@@ -148,15 +165,17 @@ class Builder:
             while line := await output.readline():
                 try:
                     said = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
+                    said = None
+                if not isinstance(said, dict):
                     continue  # Not ours: something in the build printed it.
                 percent = max(percent, said.get("percent", 0.0))
-                error = said.get("error", "" if said.get("done") else error)
+                error = str(said.get("error", "" if said.get("done") else error))
                 self._progress[key] = progress = BuildProgress(
                     host=self._host,
                     worker=worker,
                     profile=profile,
-                    step=said.get("step", error),
+                    step=str(said.get("step", error)),
                     percent=percent,
                     done=bool(said.get("done")),
                     error=said.get("error", ""),
@@ -172,7 +191,9 @@ class Builder:
                 os.killpg(process.pid, signal.SIGKILL)  # What a killed build left running.
             self._progress.pop(key, None)
         if error:
-            self._broken[key] = (fingerprint, error)
+            earlier = self._broken.get(key)
+            delay = min(2 * earlier.delay, _RETRY_AT_MOST_S) if earlier else _RETRY_AFTER_S
+            self._broken[key] = Broken(fingerprint, error, delay, time.monotonic() + delay)
             raise BuildFailedError(f"environment {worker} ({profile}) could not be built: {error}")
 
     async def close(self) -> None:

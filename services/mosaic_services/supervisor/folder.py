@@ -86,9 +86,9 @@ class AttemptFolder:
         found = self._read("placed.json")
         return (found["name"], RunSpec.model_validate(found["spec"])) if found else None
 
-    def order(self, argv: list[str], environ: dict[str, str], grace_s: float) -> None:
-        """Write what the run host is to start."""
-        content = {"argv": argv, "environ": environ, "cwd": str(self.path), "grace_s": grace_s}
+    def order(self, argv: list[str], grace_s: float) -> None:
+        """Write what the run host is to start; the environment variables, secrets perhaps, are not left on disk."""
+        content = {"argv": argv, "cwd": str(self.path), "grace_s": grace_s}
         write_json(str(self.path / "attempt.json"), content)
 
     def host(self) -> dict[str, Any] | None:
@@ -146,9 +146,14 @@ class AttemptFolder:
         lines = _tail(self.journal)
         try:
             event = json.loads(lines[-1]) if lines else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return event if isinstance(event, dict) else {}
+
+    def why_run_host_died(self) -> str:
+        """The run host's own last words, if it had any."""
+        words = _tail(self.path / "host-errors.txt")[-1:] or ["it left no word"]
+        return f"its run host died, and the worker with it: {words[0][:500]}"
 
     def last_log_lines(self) -> list[str]:
         """The end of the log, for people."""

@@ -90,7 +90,7 @@ class RunHostGone:
     """Its run host died without recording anything, or could not be started."""
 
     key: AttemptKey
-    reason: str = "its run host died without a word; the worker was killed with it"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +235,14 @@ class Machine:
                 attempt.lost = reason
                 return [Sweep(key)]
             case Swept(now=now) if attempt.lost is not None:
-                category = FailureCategory.INFRASTRUCTURE
-                report = ExitReport(code=None, category=category, reason=attempt.lost, ended_at=now)
+                stopped = attempt.phase is AttemptPhase.STOPPING
+                report = ExitReport(
+                    code=None,
+                    stopped=stopped,
+                    category=None if stopped else FailureCategory.INFRASTRUCTURE,
+                    reason=attempt.lost,
+                    ended_at=now,
+                )
                 return self._end(key, attempt, report)
         return []
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from mosaic_bus.messages import Usage
+from mosaic_services import processes as shared
+from mosaic_services.processes import MARK, is_alive
 from mosaic_services.supervisor import run_host
 
 if TYPE_CHECKING:
@@ -21,12 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MARK", "UsageMeter", "is_alive", "open_end", "start_run_host", "stop_run_host", "sweep"]
 
-# Stands in the environment of every process of an attempt, so that orphans can be told from strangers.
-MARK = "MOSAIC_ATTEMPT_MARK"
-# A killed process is gone at once, unless the kernel holds it: then there is no point in waiting for ever.
-_SWEEP_ROUNDS = 500
-_DEAD = (b"Z", b"X")
-_BOOT = run_host.boot()
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -36,26 +32,21 @@ def mark_of(folder: AttemptFolder) -> str:
     return f"{folder.path}"
 
 
-def start_run_host(folder: AttemptFolder) -> subprocess.Popen[bytes]:
-    """Start the run host in a session of its own; it outlives us."""
+def start_run_host(folder: AttemptFolder, environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start the run host in a session of its own, and tell it the worker's environment; it outlives us."""
     with (folder.path / "host-errors.txt").open("ab") as errors:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-I", "-S", run_host.__file__, str(folder.path)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,
             start_new_session=True,
             env={},
         )
-
-
-def is_alive(host: dict[str, Any]) -> bool:
-    """Whether the process that wrote `host.json` still runs (and is not another one with the same pid)."""
-    try:
-        state, start_time = _state_and_start(host["pid"])
-    except (OSError, ValueError, IndexError):
-        return False
-    return start_time == host["start_time"] and state not in _DEAD and host.get("boot", _BOOT) == _BOOT
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(environ).encode())
+    return process
 
 
 def open_end(host: dict[str, Any]) -> int | None:
@@ -70,11 +61,6 @@ def open_end(host: dict[str, Any]) -> int | None:
     return None
 
 
-def _state_and_start(pid: int) -> tuple[bytes, int]:
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
-    return fields[0], int(fields[19])
-
-
 def stop_run_host(host: dict[str, Any]) -> None:
     """SIGTERM the run host, which stops the worker."""
     if is_alive(host):
@@ -84,27 +70,7 @@ def stop_run_host(host: dict[str, Any]) -> None:
 
 def sweep(folder: AttemptFolder) -> int:
     """Kill every process that carries the attempt's mark; return how many there were."""
-    wanted = f"{MARK}={mark_of(folder)}".encode()
-    killed: set[int] = set()
-    for _ in range(_SWEEP_ROUNDS):
-        found = {pid for pid in psutil.pids() if pid != os.getpid() and _carries(pid, wanted)}
-        if not found:
-            break
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= found
-        time.sleep(0.01)
-    return len(killed)
-
-
-def _carries(pid: int, wanted: bytes) -> bool:
-    try:
-        return (
-            wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") and _state_and_start(pid)[0] not in _DEAD
-        )
-    except (OSError, ValueError, IndexError):
-        return False
+    return shared.sweep({mark_of(folder)})
 
 
 class UsageMeter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from mosaic_bus import topics
 from mosaic_bus.commands import Ack, Describe, Description, Detach, Forget, Place, Resend, Stop
+from mosaic_bus.envelope import new_id
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import (
     BuildProgress,
@@ -65,6 +67,7 @@ class SupervisorService(Service):
         self.bridge = Bridge(host, self._publish, time.monotonic())
         self.attempts = Attempts(home, self.builder, self.bridge, self.spawn)
         self.meter = processes.UsageMeter()
+        self.instance = new_id()
         self.detached = False
         self._bad_reports = 0
         self.handle(Place, self._on_place)
@@ -80,6 +83,8 @@ class SupervisorService(Service):
         heard = self.bus.subscribe(topics.STORED)
         await self.bus.synced()
         await self.attempts.adopt_all()
+        # Our parent's death (see `mosaic up`): the runs are worth more than the terminal they were started from.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._end_without_runs)
         self.spawn(self._listen(heard), "listen")
         self.spawn(self._pump(), "pump")
         self.spawn(self.attempts.watch(), "watch")
@@ -94,11 +99,15 @@ class SupervisorService(Service):
         if self.detached or self._failure is not None:
             # A supervisor that fails does not take the runs with it: the next one adopts them.
             return
+        # Said before anything ends, so that the scheduler does not fill the room that becomes free.
+        self.bus.publish(topics.host_state(self.host), self._host_state())
         live = self.attempts.live()
-        for each in live:
-            await self.attempts.stop(each.folder.key, "the supervisor was stopped")
         deadline = time.monotonic() + max((each.spec.grace_s for each in live), default=0) + 10
-        while time.monotonic() < deadline and self.attempts.live():
+        asked: set[AttemptKey] = set()
+        while time.monotonic() < deadline and (live := self.attempts.live()):
+            for key in {each.folder.key for each in live} - asked:
+                asked.add(key)
+                await self.attempts.stop(key, "the supervisor was stopped")
             await asyncio.sleep(_ENDING_S)
         deadline = time.monotonic() + _FLUSH_S
         while time.monotonic() < deadline and self.bridge.streams and self.bridge.store_is_alive(time.monotonic()):
@@ -119,6 +128,8 @@ class SupervisorService(Service):
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _on_place(self, command: Place) -> Ack:
+        if self.status == "stopping":
+            raise CommandRefusedError("stopping", f"the supervisor of {self.host} is about to end")
         if not _RUN.fullmatch(command.run) or command.attempt < 1:
             raise CommandRefusedError("invalid_arguments", f"{command.run!r}, {command.attempt}: not a run and attempt")
         key = AttemptKey(command.run, command.attempt)
@@ -141,6 +152,10 @@ class SupervisorService(Service):
 
     async def _on_describe(self, command: Describe) -> Description:
         return await asyncio.to_thread(self.builder.describe, command.worker, command.profile)
+
+    def _end_without_runs(self) -> None:
+        self.detached = True
+        self.stop()
 
     async def _on_detach(self, _: Detach) -> Ack:
         self.detached = True
@@ -208,6 +223,8 @@ class SupervisorService(Service):
     def _host_state(self) -> HostState:
         return HostState(
             host=self.host,
+            instance=self.instance,
+            draining=self.status == "stopping",
             total=self.total,
             environments=self.builder.statuses(),
             attempts=self.attempts.reports(),

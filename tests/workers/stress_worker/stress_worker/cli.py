@@ -25,7 +25,7 @@ class StressConfig(WorkerConfig):
     grandchildren: int = Field(default=0, ge=0, description="processes to start in new sessions that ignore SIGTERM")
     events: int = Field(default=0, ge=0, description="step events to emit")
     rate: float | None = Field(default=None, gt=0, description="events per second; flat out if not given")
-    end: Literal["complete", "hang", "crash", "silent", "segfault"] = "complete"
+    end: Literal["complete", "hang", "crash", "silent", "abort", "segfault"] = "complete"
     ignore_sigterm: bool = False
 
 
@@ -55,6 +55,8 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
         raise RuntimeError("loss is NaN at step 40960")
     elif config.end == "silent":
         os._exit(0)
+    elif config.end == "abort":
+        os._exit(1)
     elif config.end == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     return {"events": config.events}
