@@ -107,6 +107,16 @@ def test_death_of_a_run_host_is_an_end_only_after_the_sweep():
     assert recorded.report.category is FailureCategory.INFRASTRUCTURE
 
 
+def test_death_of_a_run_host_while_it_stops_is_a_stop():
+    core = machine.Machine()
+    for stimulus in (machine.Placed(KEY), machine.Prepared(KEY), machine.StopAsked(KEY, "cancelled", 1.0)):
+        core.handle(stimulus)
+    core.handle(machine.RunHostGone(KEY, "it died"))
+    (recorded,) = core.handle(machine.Swept(KEY, 4.0))
+    assert isinstance(recorded, machine.RecordEnd)
+    assert (recorded.report.stopped, recorded.report.category) == (True, None)
+
+
 def test_late_failure_of_a_build_does_not_end_a_running_attempt():
     core = machine.Machine()
     for stimulus in (machine.Placed(KEY), machine.Prepared(KEY)):
