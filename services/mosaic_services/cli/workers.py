@@ -106,7 +106,6 @@ def list_workers(as_json: _JSON = False) -> None:
 def install(
     name: _NAME,
     profile: _PROFILE = "default",
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build anew, even if it is there.")] = False,
     as_json: _JSON = False,
 ) -> None:
     """Build the environment of a worker; a folder of your own becomes known under its worker's name."""
@@ -114,7 +113,7 @@ def install(
     with _explained():
         recipe = recipe_for(name, home)
         before = status(recipe, profile).status
-        environment = _build(recipe, profile, rebuild=rebuild, quiet=as_json)
+        environment = _build(recipe, profile, quiet=as_json)
         register(recipe, home)
     facts = {
         "worker": recipe.worker,
@@ -123,16 +122,16 @@ def install(
         "site": str(environment.site),
     }
     if as_json:
-        print_json({**facts, "status": environment.status, "built": before != "installed" or rebuild})
+        print_json({**facts, "status": environment.status, "built": before != "installed"})
         return
-    was = "is installed already" if before == "installed" and not rebuild else "installed"
+    was = "is installed already" if before == "installed" else "installed"
     say(("✓ ", "green"), f"{recipe.worker}/{profile} {was}")
     say("  next: ", (f"mosaic workers describe {recipe.worker}", "bold"))
 
 
-def _build(recipe: Recipe, profile: str, *, rebuild: bool, quiet: bool) -> Environment:
+def _build(recipe: Recipe, profile: str, *, quiet: bool) -> Environment:
     if quiet:
-        return build(recipe, profile, lambda *_: None, rebuild=rebuild)
+        return build(recipe, profile, lambda *_: None)
     if not console().is_terminal:
         told: set[str] = set()
 
@@ -141,7 +140,7 @@ def _build(recipe: Recipe, profile: str, *, rebuild: bool, quiet: bool) -> Envir
                 told.add(step)
                 print(f"{percent:3.0f} %  {step}", flush=True)
 
-        return build(recipe, profile, tell, rebuild=rebuild)
+        return build(recipe, profile, tell)
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - start-up time
 
     columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -151,7 +150,6 @@ def _build(recipe: Recipe, profile: str, *, rebuild: bool, quiet: bool) -> Envir
             recipe,
             profile,
             lambda step, percent: bars.update(task, completed=percent, description=step),
-            rebuild=rebuild,
         )
 
 

@@ -28,24 +28,18 @@ _OUTPUT_KEPT = 40
 _DESCRIBE_S = 300.0
 
 
-def build(
-    recipe: Recipe, profile: str, progress: Callable[[str, float], None], *, rebuild: bool = False
-) -> Environment:
+def build(recipe: Recipe, profile: str, progress: Callable[[str, float], None]) -> Environment:
     """Make an environment if it is not there yet; `progress` is told what is being done and the percentage."""
     environment = status(recipe, profile)
-    if environment.status == "installed" and not rebuild:
+    if environment.status == "installed":
         return environment
     folder = cache_folder()
     for each in (folder / "envs", folder / "sites"):
         each.mkdir(parents=True, exist_ok=True)
     with _only_one(environment.venv, progress, percent=0.0) as lock:
-        if rebuild:
-            shutil.rmtree(environment.venv, ignore_errors=True)
         if not environment.has_packages:
             _build_venv(environment, progress, lock)
     with _only_one(environment.site, progress, percent=80.0) as lock:
-        if rebuild:
-            shutil.rmtree(environment.site, ignore_errors=True)
         if environment.status != "installed":
             _build_site(environment, progress, lock)
     progress("installed", 100.0)

@@ -121,8 +121,16 @@ def _source_parts(recipe: Recipe) -> list[bytes]:
     parts = []
     for folder in (KIT_FOLDER, recipe.folder):
         for path in source_files(folder):
-            parts += [str(path.relative_to(folder)).encode(), path.read_bytes()]
+            found = path.stat()
+            parts += [str(path.relative_to(folder)).encode(), _file_digest(path, found.st_size, found.st_mtime_ns)]
     return parts
+
+
+@functools.lru_cache(maxsize=10_000)
+def _file_digest(path: Path, size: int, changed_at: int) -> bytes:  # noqa: ARG001 - a changed file is read again
+    """The hash of a file; asked for every few seconds, read only when it has changed."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _digest(*parts: bytes) -> str:
