@@ -40,7 +40,7 @@ def build(recipe: Recipe, profile: str, progress: Callable[[str, float], None]) 
         if not environment.has_packages:
             _build_venv(environment, progress, lock)
     with _only_one(environment.site, progress, percent=80.0) as lock:
-        if environment.status != "installed":
+        if status(recipe, profile).status != "installed":
             _build_site(environment, progress, lock)
     progress("installed", 100.0)
     return environment
