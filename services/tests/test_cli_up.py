@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -14,6 +16,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from stack import STRESS
+
+from mosaic_bus import Home
+from mosaic_services.cli import remains
+from mosaic_services.environments import build, read_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +43,7 @@ class Place:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.env = {**os.environ, "MOSAIC_HOME": str(path), "NO_COLOR": "1"}
+        self.env = {**os.environ, "MOSAIC_HOME": str(path), "NO_COLOR": "1", "MOSAIC_WORKERS": str(STRESS)}
         self.env.pop("MOSAIC_BUS", None)
 
     def mosaic(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -69,6 +76,27 @@ class Place:
                 found[match[1]] = process
         return found
 
+    def of_runs(self) -> list[psutil.Process]:
+        """Run hosts, workers and whatever workers started."""
+        runs = str(self.path / "runs")
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                mark = process.environ().get("MOSAIC_ATTEMPT_MARK", "")
+                if process.status() != psutil.STATUS_ZOMBIE and runs in " ".join([*process.cmdline(), mark]):
+                    found.append(process)
+        return found
+
+    def submit(self, *words: str) -> str:
+        """Submit a run of the stress worker."""
+        done = self.mosaic("submit", "--worker", "stress", "resources.memory_mb=64", *words, "--json")
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["runs"][0]["run"])
+
+    def state(self, run: str) -> str:
+        done = self.mosaic("show", run, "--json")
+        return str(json.loads(done.stdout)["run"]["state"]) if done.returncode == 0 else ""
+
     def sockets(self) -> list[Path]:
         return list(self.path.rglob("*.sock"))
 
@@ -78,6 +106,7 @@ class Place:
 
     def assert_nothing_left(self) -> None:
         wait_until("all processes to end", lambda: not self.processes(), 10)
+        assert self.of_runs() == []
         assert self.sockets() == []
         assert not (self.path / "bus-address").exists()
 
@@ -86,8 +115,15 @@ class Place:
 def place(tmp_path) -> Iterator[Place]:
     made = Place(tmp_path / "home")
     yield made
-    for process in made.processes().values():
-        process.kill()
+    for process in [*made.processes().values(), *made.of_runs()]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def stress() -> None:
+    """The environment of the stress worker, built once and cached outside the checkout."""
+    build(read_recipe(STRESS), "default", lambda _step, _percent: None)
 
 
 def test_up_answers_and_ctrl_c_leaves_nothing(place):
@@ -208,6 +244,41 @@ def test_interrupt_while_starting_leaves_nothing(place):
 
 
 @pytest.mark.slow
+def test_restarted_service_that_cannot_run_is_tried_again_and_the_others_go_on(place):
+    process = place.up()
+    before = place.processes()
+    with (place.path / "scheduler.lock").open() as lock:
+        before["scheduler"].kill()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_until("it to be said", lambda: "error: scheduler cannot run: another scheduler" in place.output())
+        assert "trying again in" in place.output()
+    wait_until("all services to answer", lambda: place.mosaic("status").returncode == 0)
+    after = place.processes()
+    assert {name for name in SERVICES if before[name].pid != after[name].pid} == {"scheduler"}
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    place.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_service_that_cannot_be_started_again_is_tried_until_it_can(place):
+    process = place.up()
+    before = place.processes()
+    log = place.path / "logs" / "telemetry.log"
+    log.rename(log.with_suffix(".moved"))
+    log.mkdir()  # so that it cannot be opened
+    before["telemetry"].kill()
+    wait_until("it to be said", lambda: "error: telemetry could not be started: " in place.output())
+    log.rmdir()
+    wait_until("all services to answer", lambda: place.mosaic("status").returncode == 0)
+    after = place.processes()
+    assert {name for name in SERVICES if before[name].pid != after[name].pid} == {"telemetry"}
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    place.assert_nothing_left()
+
+
+@pytest.mark.slow
 def test_second_interrupt_kills_a_service_that_does_not_end(place):
     process = place.up()
     os.kill(place.processes()["supervisor"].pid, signal.SIGSTOP)
@@ -246,3 +317,103 @@ def test_down_stops_the_runs_and_keep_runs_leaves_them_for_the_next_up(place):
     assert "stopping 1 run…" in (place.path / "logs" / "up.log").read_text()
     wait_until("its processes to end", lambda: not workers())
     place.assert_nothing_left()
+
+
+STUBBORN = ("end=hang", "ignore_sigterm=true", "grandchildren=2")
+
+
+@pytest.mark.slow
+def test_runs_survive_the_death_of_up_and_the_next_adopts_them(place, stress):
+    process = place.up()
+    run = place.submit("end=hang")
+    wait_until("the run to run", lambda: place.state(run) == "running")
+    before = {each.pid for each in place.of_runs()}
+    process.kill()
+    process.wait()
+    # The services go, the run stays; and whoever asks is told.
+    wait_until("the services to end", lambda: not place.processes())
+    assert {each.pid for each in place.of_runs()} == before
+    stopped = place.mosaic("down")
+    assert (stopped.returncode, stopped.stdout.splitlines()[0]) == (
+        0,
+        f"no stack is running in {place.path}, but 1 of its runs: {run}",
+    )
+    started = place.mosaic("up", "--detach")
+    assert started.returncode == 0, started.stderr
+    wait_until("the run to be taken over", lambda: place.state(run) == "running")
+    assert {each.pid for each in place.of_runs()} == before
+    assert place.mosaic("down").returncode == 0
+    place.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_up_may_follow_at_once_on_one_that_was_killed(place):
+    process = place.up()
+    process.kill()
+    process.wait()
+    started = place.mosaic("up", "--detach")
+    assert started.returncode == 0, started.stderr
+    assert place.mosaic("down").returncode == 0
+    place.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_second_interrupt_kills_runs_and_what_they_started(place, stress):
+    process = place.up("--cpus", "2")
+    run = place.submit(*STUBBORN, "grace_s=60")
+    wait_until("its children", lambda: len(place.of_runs()) == 4)
+    process.send_signal(signal.SIGINT)
+    wait_until("the first to be heard", lambda: "stopping 1 run… (at most 60 s" in place.output())
+    wait_until("the run to be asked", (place.path / "runs" / run / "1" / "stop.json").exists)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 0
+    assert "killed 1 run and" in place.output()
+    assert "stopped; nothing runs any more" in place.output()
+    place.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_interrupt_while_the_supervisor_is_dead_ends_the_runs_politely(place, stress):
+    process = place.up("--cpus", "2")
+    run = place.submit("end=hang", "grace_s=20")
+    wait_until("the run to run", lambda: place.state(run) == "running")
+    with (place.path / "supervisor.lock").open() as lock:
+        place.processes()["supervisor"].kill()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_until("it to be said", lambda: place.output().count("error: supervisor cannot run") >= 3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=40) == 0
+    assert "the supervisor has left 1 run; stopping…" in place.output()
+    assert json.loads((place.path / "runs" / run / "1" / "exit.json").read_text())["stopped"] is True
+    assert "killed" not in place.output().split("stopping 1 run", 1)[1]
+    place.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_down_with_a_queue_leaves_nothing(place, stress):
+    assert place.mosaic("up", "--detach", "--cpus", "1").returncode == 0
+    runs = [place.submit("end=hang", "resources.cpus=1") for _ in range(3)]
+    wait_until("the first to run", lambda: "running" in [place.state(run) for run in runs])
+    done = place.mosaic("down")
+    assert done.returncode == 0, done.stderr
+    place.assert_nothing_left()
+    assert "stopped; nothing runs any more" in (place.path / "logs" / "up.log").read_text()
+
+
+def test_longest_grace_of_all_runs_is_waited_for(tmp_path):
+    """Also of one among many, and of one that has no run host yet."""
+    home = Home.find(tmp_path)
+    (tmp_path / "active").mkdir()
+    for number in range(60):
+        folder = home.runs / f"run{number}" / "1"
+        folder.mkdir(parents=True)
+        (tmp_path / "active" / f"run{number}.1").touch()
+        (folder / "placed.json").write_text(json.dumps({"name": "x", "spec": {"grace_s": number}}))
+    (home.runs / "run7" / "1" / "attempt.json").write_text(json.dumps({"grace_s": 300}))
+    (home.runs / "run58" / "1" / "exit.json").write_text("{}")
+    active = remains.unended(home)
+    assert len(active) == 59
+    assert max(each.grace_s for each in active) == 300
+    assert {each.grace_s for each in active if each.run in {"run59", "run58"}} == {59}
+    assert remains.alive(home) == {}
+    assert remains.kill(home) == (0, 0)

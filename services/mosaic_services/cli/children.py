@@ -29,10 +29,10 @@ _LARGEST_LOG_BYTES = 20_000_000
 _LOG_TAIL_BYTES = 20_000
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel send SIGTERM to this process when its parent dies, however it dies."""
+def _die_with(parent: int, number: int) -> None:
+    """Have the kernel send a signal to this process when its parent dies, however it dies."""
     if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it died before we asked
             os._exit(0)
 
@@ -45,6 +45,8 @@ class Child:
     service: str
     arguments: list[str]
     log: Path
+    # What it gets when we die without having stopped it.
+    orphaned_by: int = signal.SIGTERM
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     restart_at: float | None = None
@@ -68,7 +70,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 process_group=0,
-                preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509 - no other thread is alive when a service is started
+                preexec_fn=lambda: _die_with(parent, self.orphaned_by),  # noqa: PLW1509 - no other thread is alive when a service is started
             )
 
     @property

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +13,9 @@ import typer
 from mosaic_bus.commands import Detach, Hosts
 from mosaic_bus.topics import supervisor
 from mosaic_services.cli.errors import CliError
-from mosaic_services.cli.locks import holder, holders
+from mosaic_services.cli.locks import holder, wait_until_free
 from mosaic_services.cli.output import print_json
+from mosaic_services.cli.remains import alive, unended
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.stack import KEEP_RUNS
 
@@ -27,13 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _LINGER_S = 15.0
+_PATIENCE_S = 60.0
 
 
 def command(
     keep_runs: Annotated[
         bool, typer.Option("--keep-runs", help="Leave the runs going; the next `mosaic up` takes them over.")
     ] = False,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Give up waiting after this.")] = 120.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="Give up waiting after this.",
+            show_default="as long as the runs may take to stop, and a minute",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Stop the stack of this home and its runs. Does nothing if nothing runs."""
@@ -45,19 +54,27 @@ def command(
         if not as_json:
             print(line, flush=True)
 
+    left: dict[str, int] = {}
     if pid is None:
         _wait_for_orphans(home)
-        say(f"nothing is running in {home.path}")
+        left = alive(home)
+        if left:
+            say(f"no stack is running in {home.path}, but {len(left)} of its runs: {', '.join(sorted(left))}")
+            say("mosaic up takes them over; after that, mosaic down stops them")
+        else:
+            say(f"nothing is running in {home.path}")
     else:
         kept = _detach() if keep_runs else []
         for name in kept:
             say(f"{name} leaves its runs going")
         say(f"stopping the stack (pid {pid})…")
-        _end(pid, lock, KEEP_RUNS if keep_runs else signal.SIGTERM, timeout)
+        patience = _PATIENCE_S + max((each.grace_s for each in unended(home)), default=0.0)
+        _end(pid, lock, KEEP_RUNS if keep_runs else signal.SIGTERM, patience if timeout is None else timeout)
         _wait_for_orphans(home)
         say("stopped")
     if as_json:
-        print_json({"stopped": pid is not None, "pid": pid, "home": str(home.path)})
+        runs = {"runs": sorted(left)} if left else {}
+        print_json({"stopped": pid is not None, "pid": pid, "home": str(home.path), **runs})
 
 
 def _detach() -> list[str]:
@@ -96,9 +113,6 @@ def _end(pid: int, lock: Path, number: int, timeout: float) -> None:
 
 def _wait_for_orphans(home: Home) -> None:
     """Services end when their `up` dies; wait for those that are still at it."""
-    deadline = time.monotonic() + _LINGER_S
-    while left := {name: pid for name, pid in holders(home).items() if name != "up"}:
-        if time.monotonic() > deadline:
-            who = ", ".join(f"{name} (pid {pid})" for name, pid in left.items())
-            raise CliError(f"still running in {home.path}, not started by mosaic up: {who}", "stop them with: kill PID")
-        time.sleep(0.05)
+    if left := wait_until_free(home, _LINGER_S):
+        who = ", ".join(f"{name} (pid {pid})" for name, pid in left.items())
+        raise CliError(f"still running in {home.path}, not started by mosaic up: {who}", "stop them with: kill PID")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,7 +11,10 @@ if TYPE_CHECKING:
 
     from mosaic_bus import Home
 
-__all__ = ["holder", "holders"]
+__all__ = ["holder", "holders", "wait_until_free"]
+
+# Seldom: whoever looks holds the lock for an instant, and a service that wants it must then ask twice.
+_LOOK_S = 0.1
 
 
 def holder(path: Path) -> int | None:
@@ -31,3 +35,11 @@ def holders(home: Home) -> dict[str, int]:
     """Return what runs in a home: the name of each lock that is held, and the pid."""
     found = {path.stem: holder(path) for path in sorted(home.path.glob("*.lock"))}
     return {name: pid for name, pid in found.items() if pid is not None}
+
+
+def wait_until_free(home: Home, seconds: float) -> dict[str, int]:
+    """Wait until no service works in a home, `up` aside; return those that still do."""
+    deadline = time.monotonic() + seconds
+    while (left := {name: pid for name, pid in holders(home).items() if name != "up"}) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return left

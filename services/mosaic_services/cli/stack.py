@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
 from mosaic_bus import Bus, BusError, Home
-from mosaic_bus.commands import Hosts, Ping, Show
+from mosaic_bus.commands import Ping
 from mosaic_bus.home import Address
-from mosaic_bus.messages import AttemptPhase
 from mosaic_bus.topics import supervisor
+from mosaic_services.cli import remains
 from mosaic_services.cli.children import Child, Signals, how_it_ended
 from mosaic_services.cli.errors import FAILED, USAGE, CliError
 
@@ -22,11 +23,15 @@ __all__ = ["KEEP_RUNS", "Stack", "StackStoppedError"]
 
 _READY_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
-# Beyond the longest grace period of a run: to end it, and to see its last lines stored.
-_SUPERVISOR_EXTRA_S = 25.0
+# Beyond the longest grace period of a run, the supervisor takes up to 15 s: to end it, and to see its last lines
+# stored. A busy machine gets a little more.
+_SUPERVISOR_EXTRA_S = 20.0
+_LOOK_S = 0.1
 _CANNOT_RUN = 2
-# What `mosaic down --keep-runs` sends, once the supervisor knows: end, the runs go on.
+# What `mosaic down --keep-runs` sends us: end, the runs go on.
 KEEP_RUNS = signal.SIGUSR1
+# What makes a supervisor end and leave its runs going. It gets it, too, if we are killed.
+DETACH = signal.SIGUSR2
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, KEEP_RUNS})
 
 
@@ -42,7 +47,8 @@ class Stack:
         self.address = address
         self.host = host
         self._say = say
-        self._keep_runs = False
+        # Runs are stopped only if somebody asks for it, never because something here went wrong.
+        self._keep_runs = True
         common = ["--home", str(home.path), "--bus", address]
         services = [
             ("broker", "broker", common),
@@ -51,6 +57,7 @@ class Stack:
             ("supervisor", supervisor(host), [*common, "--host", host, *limits]),
         ]
         self.children = [Child(name, service, args, home.logs / f"{name}.log") for name, service, args in services]
+        self.children[-1].orphaned_by = DETACH
         self._signals = Signals(signal.SIGCHLD, *_STOP_SIGNALS)
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────
@@ -58,7 +65,10 @@ class Stack:
     def start(self, progress: Callable[[str], None]) -> None:
         """Start all services and wait until each answers; `progress` hears of each that does."""
         for child in self.children:
-            child.start()
+            try:
+                child.start()
+            except (OSError, subprocess.SubprocessError) as error:
+                raise CliError(f"{child.name} could not be started: {error}", code=FAILED) from error
         deadline = time.monotonic() + _READY_TIMEOUT_S
         with self._connect(deadline) as bus:
             for child in self.children:
@@ -79,7 +89,7 @@ class Stack:
                 return
 
     def _check_starting(self, deadline: float, waiting_for: Child) -> None:
-        if _STOP_SIGNALS & set(self._signals.wait(0)):
+        if self._told_to_stop(self._signals.wait(0)):
             raise StackStoppedError
         for child in self.children:
             if not child.running:
@@ -101,42 +111,84 @@ class Stack:
     # ── keeping alive ───────────────────────────────────────────────────────────────────────────
 
     def keep(self) -> None:
-        """Restart what dies, until a signal asks us to end; raise if a service says that it cannot run."""
+        """Restart what dies, for whatever reason, until a signal asks us to end."""
         while True:
             now = time.monotonic()
             for child in self.children:
                 if child.restart_at is not None and child.restart_at <= now:
-                    child.start()
-                    self._say(f"{child.name} started again, pid {child.pid}")
+                    self._start_again(child, now)
                 elif child.restart_at is None and not child.running:
                     self._bury(child, now)
             pending = [child.restart_at for child in self.children if child.restart_at is not None]
             received = self._signals.wait(max(0.0, min(pending) - time.monotonic()) if pending else None)
-            if _STOP_SIGNALS & set(received):
-                self._keep_runs = KEEP_RUNS in received
+            if self._told_to_stop(received):
                 return
 
+    def _told_to_stop(self, received: list[int]) -> bool:
+        if not _STOP_SIGNALS & set(received):
+            return False
+        self._keep_runs = KEEP_RUNS in received
+        return True
+
+    def _start_again(self, child: Child, now: float) -> None:
+        try:
+            child.start()
+        except (OSError, subprocess.SubprocessError) as error:
+            # No memory, no room on the disk, too many processes: that passes, and the runs go on meanwhile.
+            delay = child.schedule_restart(now)
+            self._say(f"error: {child.name} could not be started: {error}; trying again in {delay:g} s")
+        else:
+            self._say(f"{child.name} started again, pid {child.pid}")
+
     def _bury(self, child: Child, now: float) -> None:
-        if child.code == _CANNOT_RUN:
-            raise self._could_not_run(child)
         delay = child.schedule_restart(now)
-        self._say(f"{child.name} (pid {child.pid}) {how_it_ended(child.code)}; starting it again in {delay:g} s")
+        if child.code == _CANNOT_RUN:
+            self._say(f"error: {child.name} cannot run: {child.reason()}; trying again in {delay:g} s")
+        else:
+            self._say(f"{child.name} (pid {child.pid}) {how_it_ended(child.code)}; starting it again in {delay:g} s")
 
     # ── stopping ────────────────────────────────────────────────────────────────────────────────
 
-    def stop(self) -> None:
-        """End the services, supervisor first and broker last; a second signal kills what is left."""
+    def stop(self) -> str:
+        """End the runs and the services, supervisor first and broker last; a second signal kills what is left.
+
+        Return what there is to say in the end.
+        """
         grace = self._announce_runs()
         forced = False
         for child in reversed(self.children[1:]):
             forced = self._end(child, grace if child.name == "supervisor" else _STOP_TIMEOUT_S, forced=forced)
+            if child.name == "supervisor" and not self._keep_runs:
+                forced = self._end_runs(grace, forced=forced)
         self._end(self.children[0], _STOP_TIMEOUT_S, forced=forced)
         for socket in ("in.sock", "out.sock"):
             (self.home.sockets / socket).unlink(missing_ok=True)
+        left = remains.alive(self.home)
+        if not left:
+            return "stopped; nothing runs any more"
+        which = ", ".join(f"{run} (pid {pid})" for run, pid in sorted(left.items()))
+        if self._keep_runs:
+            return f"stopped; {_count(len(left))} left going: {which}"
+        return f"stopped, but {_count(len(left))} could not be ended: {which}"
+
+    def _end_runs(self, timeout: float, *, forced: bool) -> bool:
+        """End the runs that the supervisor did not: it was killed, or was dead when we were told to stop."""
+        left = remains.alive(self.home)
+        if left and not forced:
+            self._say(f"the supervisor has left {_count(len(left))}; stopping… (Ctrl-C again kills)")
+            remains.terminate(self.home)
+            deadline = time.monotonic() + timeout
+            while time.monotonic() < deadline and not forced and remains.alive(self.home):
+                forced = bool(_STOP_SIGNALS & set(self._signals.wait(_LOOK_S)))
+        hosts, others = remains.kill(self.home)
+        if hosts or others:
+            self._say(f"killed {_count(hosts)} and {others} more of their processes")
+        return forced
 
     def _end(self, child: Child, timeout: float, *, forced: bool) -> bool:
         deadline = time.monotonic() + timeout
-        child.signal(signal.SIGKILL if forced else signal.SIGTERM)
+        polite = DETACH if self._keep_runs and child.name == "supervisor" else signal.SIGTERM
+        child.signal(signal.SIGKILL if forced else polite)
         while child.running:
             received = self._signals.wait(max(0.0, deadline - time.monotonic()))
             late = time.monotonic() >= deadline
@@ -152,24 +204,14 @@ class Stack:
 
     def _announce_runs(self) -> float:
         """Say how many runs will be stopped; return how long the supervisor may take for it."""
-        if not all(child.running for child in self.children):
-            return _STOP_TIMEOUT_S
-        with contextlib.suppress(BusError), Bus(Address.parse(self.address), connect_timeout=0.5) as bus:
-            hosts = bus.request("scheduler", Hosts(), timeout=1.0).hosts
-            active = [
-                each.run
-                for host in hosts
-                if host.host == self.host
-                for each in host.attempts
-                if each.phase is not AttemptPhase.ENDED
-            ]
-            if not active:
-                return _STOP_TIMEOUT_S
-            what = "1 run" if len(active) == 1 else f"{len(active)} runs"
-            if self._keep_runs:
-                self._say(f"leaving {what} going; the next mosaic up takes over")
-                return _STOP_TIMEOUT_S
-            graces = [bus.request("scheduler", Show(run=run), timeout=1.0).spec.grace_s for run in active[:50]]
-            self._say(f"stopping {what}… (at most {max(graces):g} s; Ctrl-C again kills)")
-            return max(graces) + _SUPERVISOR_EXTRA_S
-        return _STOP_TIMEOUT_S
+        active = remains.unended(self.home)
+        longest = max((each.grace_s for each in active), default=0.0)
+        if active and self._keep_runs:
+            self._say(f"leaving {_count(len(active))} going; the next mosaic up takes over")
+        elif active:
+            self._say(f"stopping {_count(len(active))}… (at most {longest:g} s; Ctrl-C again kills)")
+        return _STOP_TIMEOUT_S if self._keep_runs else longest + _SUPERVISOR_EXTRA_S
+
+
+def _count(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"

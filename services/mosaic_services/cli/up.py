@@ -19,6 +19,7 @@ from mosaic_bus.home import Address
 from mosaic_bus.topics import is_host_name
 from mosaic_services.cli.daemon import start_daemon
 from mosaic_services.cli.errors import CliError, InputError
+from mosaic_services.cli.locks import wait_until_free
 from mosaic_services.cli.output import console, print_json, say, size, styled
 from mosaic_services.cli.settings import current, log_to_stderr
 from mosaic_services.cli.stack import Stack, StackStoppedError
@@ -26,6 +27,7 @@ from mosaic_services.cli.stack import Stack, StackStoppedError
 __all__ = ["command"]
 
 _HOST_REPORT_TIMEOUT_S = 5.0
+_ORPHANS_END_S = 10.0
 
 
 def command(
@@ -70,6 +72,8 @@ def command(
     with home.lock("up"):
         address_file = home.path / "bus-address"
         address_file.unlink(missing_ok=True)
+        # Services of an `up` that was killed a moment ago need that moment to end.
+        wait_until_free(home, _ORPHANS_END_S)
         try:
             if given:
                 address_file.write_text(given)
@@ -127,8 +131,8 @@ def _run(home: Home, address: str, host: str, limits: list[str], reporter: _Repo
         reporter.failed(error)
         raise
     finally:
-        stack.stop()
-    reporter.say("stopped; nothing runs any more")
+        ending = stack.stop()
+    reporter.say(ending)
 
 
 def _facts(home: Home, address: str, host: str) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""Processes of attempts, told from strangers: is the one a file names still alive, who carries a mark, end them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["MARK", "is_alive", "run_hosts", "sweep"]
+
+# Stands in the environment of every process of an attempt, so that orphans can be told from strangers.
+MARK = "MOSAIC_ATTEMPT_MARK"
+# A killed process is gone at once, unless the kernel holds it: then there is no point in waiting for ever.
+_SWEEP_ROUNDS = 500
+_DEAD = (b"Z", b"X")
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+_BOOT = _boot()
+
+
+def is_alive(host: dict[str, Any]) -> bool:
+    """Whether the process that wrote `host.json` still runs (and is not another one with the same pid)."""
+    try:
+        state, start_time = _state_and_start(host["pid"])
+        return start_time == host["start_time"] and state not in _DEAD and host.get("boot", _BOOT) == _BOOT
+    except (OSError, ValueError, IndexError, KeyError):
+        return False
+
+
+def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
+    """Kill every process that carries one of the marks; return how many there were."""
+    wanted = {f"{MARK}={mark}".encode() for mark in marks}
+    killed: set[int] = set()
+    for _ in range(rounds if wanted else 0):
+        found = {pid for pid in psutil.pids() if pid != os.getpid() and _carries(pid, wanted)}
+        if not found:
+            break
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+        time.sleep(0.01)
+    return len(killed)
+
+
+def run_hosts(folders: Collection[str]) -> dict[str, int]:
+    """Find the run hosts of attempts by their folders, also those that have not written `host.json` yet."""
+    found = {}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+            if len(words) > 1 and words[-1] in folders and words[-2].endswith("run_host.py"):
+                state, _ = _state_and_start(pid)
+                if state not in _DEAD:
+                    found[words[-1]] = pid
+    return found
+
+
+def _state_and_start(pid: int) -> tuple[bytes, int]:
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
+    return fields[0], int(fields[19])
+
+
+def _carries(pid: int, wanted: set[bytes]) -> bool:
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return not wanted.isdisjoint(environ) and _state_and_start(pid)[0] not in _DEAD
+    except (OSError, ValueError, IndexError):
+        return False
