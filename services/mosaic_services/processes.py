@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -43,11 +44,17 @@ def is_alive(host: dict[str, Any]) -> bool:
 
 
 def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
-    """Kill every process that carries one of the marks; return how many there were."""
+    """Kill every process that carries one of the marks, or that a run host noted; return how many there were.
+
+    A mark is an attempt's folder. A process can clear its environment, or write over it (setproctitle does): that is
+    why run hosts note their descendants in `family.json` every few seconds.
+    """
     wanted = {f"{MARK}={mark}".encode() for mark in marks}
+    family = [member for mark in marks for member in _family(mark)]
     killed: set[int] = set()
     for _ in range(rounds if wanted else 0):
         found = {pid for pid in psutil.pids() if pid != os.getpid() and _carries(pid, wanted)}
+        found |= {member["pid"] for member in family if is_alive(member)}
         if not found:
             break
         for pid in found:
@@ -56,6 +63,14 @@ def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
         killed |= found
         time.sleep(0.01)
     return len(killed)
+
+
+def _family(mark: str) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = json.loads((Path(mark) / "family.json").read_bytes())["processes"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return found
 
 
 def run_hosts(folders: Collection[str]) -> dict[str, int]:

@@ -213,6 +213,19 @@ def test_killed_run_host_takes_the_worker_along_and_the_sweep_takes_the_rest(att
     assert not processes.is_alive(one.folder.host())
 
 
+def test_sweep_also_takes_descendants_that_cleared_their_environment(attempt):
+    bare = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], env={}, start_new_session=True)"
+    one = attempt(f"import subprocess, sys, time\nprint({bare}.pid, flush=True)\ntime.sleep(1000)")
+    host = one.start()
+    bare_pid = int(wait_until("worker", lambda: one.journal().strip()))
+    wait_until("the run host has noted its family", (one.folder.path / "family.json").exists)
+    host.kill()
+    host.wait()
+    assert is_running(bare_pid), "nobody else could have killed it"
+    processes.sweep(one.folder)
+    assert not is_running(bare_pid)
+
+
 def test_worker_that_cannot_be_started_ends_with_127_and_says_why_in_the_log(attempt):
     one = attempt(argv=["/nonexistent/python", "-m", "nothing"])
     assert one.run()["code"] == 127

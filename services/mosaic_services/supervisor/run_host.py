@@ -26,6 +26,8 @@ SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Time that leftovers of a worker which has ended get between SIGTERM and SIGKILL.
 LEFTOVER_GRACE_S = 0.5
 WORKER_NICE = 10
+FIRST_FAMILY_S = 1.0
+FAMILY_EVERY_S = 5.0
 # Seconds that a full disk is given to get room again.
 RECORD_TRIES = 600
 # A log keeps its beginning and its end; what a flood writes in between is given back to the disk.
@@ -131,6 +133,9 @@ class Host:
         self.stopped = False
         self.kill_at: float | None = None
         self.log_punched = LOG_HEAD_BYTES
+        self.family: list[dict[str, Any]] = []
+        # Not at once: what is just starting is not worth a file, and what runs for long is noted soon enough.
+        self.family_at = time.monotonic() + FIRST_FAMILY_S
 
     def watch(self) -> None:
         """Return when the worker and everything below it are gone."""
@@ -143,6 +148,7 @@ class Host:
                 self.signal_all(signal.SIGKILL)
                 self.kill_at = now + 0.05
             self.bound_log()
+            self.note_family(now)
             left = 1.0 if self.kill_at is None else min(1.0, max(0.01, self.kill_at - now))
             info = signal.sigtimedwait(SIGNALS, left)
             if info is not None and info.si_signo != signal.SIGCHLD:
@@ -180,6 +186,20 @@ class Host:
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
+
+    def note_family(self, now: float) -> None:
+        """Write down who is below us, for those who must tidy up if we are killed; `processes.sweep` reads it."""
+        if now < self.family_at:
+            return
+        self.family_at = now + FAMILY_EVERY_S
+        found = []
+        for pid in sorted(descendants(os.getpid())):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                found.append({"pid": pid, "start_time": start_time(pid), "boot": boot()})
+        if found != self.family:
+            self.family = found
+            with contextlib.suppress(OSError):
+                write_json("family.json", {"processes": found})
 
     def bound_log(self) -> None:
         """Punch out the middle of a log that floods; its offsets stay as they are."""
