@@ -273,7 +273,7 @@ class Describe(Command[Description]):
 
     name: ClassVar[str] = "describe"
     result: ClassVar[type[Model]] = Description
-    worker: str
+    worker: str = Field(pattern=r"^[a-z0-9_-]+$")
     profile: str = "default"
 
 

@@ -7,6 +7,7 @@ import hashlib
 import ipaddress
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -20,6 +21,9 @@ __all__ = ["Address", "Home", "hold_lock"]
 _OWNER_ONLY = 0o700
 _LONGEST_SOCKET_FOLDER = 103 - len("/out.sock")
 _LAST_PORT = 65535
+# Whoever looks whether a lock is held has it for an instant: that is no reason to refuse.
+_LOCK_PATIENCE_S = 0.5
+_LOCK_LOOK_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -178,13 +182,19 @@ def _make_private(folder: Path) -> None:
 def hold_lock(path: Path, what: str) -> IO[str]:
     """Hold a lock file until the returned file is closed; raise if another process holds it."""
     file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        pid = file.read().strip() or "unknown"
-        file.close()
-        raise HomeInUseError(what, str(path.parent), pid) from None
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(_LOCK_LOOK_S)
+                continue
+            file.seek(0)
+            pid = file.read().strip() or "unknown"
+            file.close()
+            raise HomeInUseError(what, str(path.parent), pid) from None
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
