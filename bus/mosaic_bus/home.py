@@ -137,8 +137,10 @@ class Home:
 
     def create(self) -> None:
         """Make the folders, readable by their owner only, and refuse a socket folder that is somebody else's."""
-        for folder in (self.path, self.runs, self.logs):
-            folder.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+        self.path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+        for folder in (self.runs, self.logs, self.scheduler_store.parent, self.telemetry_store.parent):
+            folder.mkdir(mode=_OWNER_ONLY, exist_ok=True)
+            folder.chmod(_OWNER_ONLY)  # The home may be a folder that was there before, and open to others.
         sockets = self.sockets
         if sockets.parent != Path(os.path.realpath(self.path)):
             _make_private(sockets.parent)
