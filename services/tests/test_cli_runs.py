@@ -229,6 +229,11 @@ def test_watch_without_a_terminal(cli, finished):
     assert picture.startswith("MOSAIC  local")
     assert finished[-6:] in picture
     assert "30 of 30" in cli("watch", "finished", "--once").stdout
+    (row,) = cli.json("watch", "finished", "--once")["runs"]
+    assert (row["run"], row["state"], row["summary"]["episodes"], row["usage"]) == (finished, "succeeded", 30, None)
+    everything = cli.json("watch", "--once")
+    assert finished in [each["run"] for each in everything["runs"]]
+    assert everything["hosts"][0]["host"] == "local"
     run = cli.submit("name=watched", "episodes=300")
     lines = cli("watch", run, "--until-done").stdout.splitlines()
     assert re.search(rf"{run[-6:]}  watched  succeeded  100%  step [\d,]+  episode 300", lines[-1])

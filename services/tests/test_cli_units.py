@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import math
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from ulid import ULID
 
 from mosaic_bus import Home
+from mosaic_bus.commands import RunDetail, Summaries, SummariesResult
 from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
 from mosaic_services.cli.description import type_of
 from mosaic_services.cli.errors import InputError
@@ -25,6 +28,8 @@ from mosaic_services.cli.plot import bar, braille, sparkline, thin
 from mosaic_services.cli.restarts import Backoff
 from mosaic_services.cli.specs import make_spec, parse_override, read_file, split_words
 from mosaic_services.cli.tables import scalar_rows
+from mosaic_services.cli.wait import Watched, _poll
+from mosaic_services.cli.watch import Endings
 
 
 def mosaic(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -56,6 +61,18 @@ def test_lock_of_a_dead_process_is_held_by_nobody(tmp_path):
         assert holders(home) == {"up": os.getpid()}
     assert (tmp_path / "up.lock").read_text() == str(os.getpid())
     assert holders(home) == {}
+
+
+def test_a_look_at_a_lock_does_not_refuse_a_service_that_starts(tmp_path):
+    path = tmp_path / "scheduler.lock"
+    path.touch()
+    with path.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        timer = threading.Timer(0.2, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
+        timer.start()
+        with Home.find(tmp_path).lock("scheduler"):
+            assert holders(Home.find(tmp_path)) == {"scheduler": os.getpid()}
+        timer.join()
 
 
 # ── specs ────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,6 +172,65 @@ def test_progress_and_time_left():
     assert eta_s(state(), summary(), 110) is None
 
 
+# ── when it is over ──────────────────────────────────────────────────────────────────────────────────
+
+
+def ended(name: str = "succeeded", *, complete: bool = True) -> tuple[RunState, RunSummary]:
+    one = state(name, ended_at=200.0)
+    return one, summary(run=one.run, complete=complete)
+
+
+def view_of(*pairs: tuple[RunState, RunSummary | None], trouble: str = "") -> View:
+    return View(
+        runs=[one for one, _ in pairs],
+        summaries={one.run: found for one, found in pairs if found},
+        loaded=True,
+        trouble=trouble,
+    )
+
+
+def test_watching_ends_although_the_telemetry_of_a_run_is_lost():
+    endings, lost = Endings(), view_of(ended(), ended("lost", complete=False))
+    assert not endings.is_over(lost, None, 100.0)
+    assert not endings.is_over(lost, None, 114.0)
+    assert endings.is_over(lost, None, 116.0)
+
+
+def test_watching_does_not_end_before_the_summary_is_there():
+    one, found = ended()
+    endings = Endings()
+    assert not endings.is_over(View(), None, 100.0)
+    assert not endings.is_over(view_of((one, None)), one.run, 100.0)
+    assert not endings.is_over(view_of((one, summary(run=one.run, complete=True, attempt=0))), one.run, 101.0)
+    assert endings.is_over(view_of((one, found)), one.run, 102.0)
+    assert endings.is_over(view_of(), None, 102.0)
+
+
+def test_watching_does_not_take_an_outage_for_the_end():
+    endings, late = Endings(), ended(complete=False)
+    assert not endings.is_over(view_of(late), None, 100.0)
+    for now in (110.0, 120.0, 130.0):
+        assert not endings.is_over(view_of(late, trouble="telemetry does not answer"), None, now)
+    assert not endings.is_over(view_of(late), None, 131.0)
+    assert endings.is_over(view_of(late), None, 146.0)
+
+
+def test_waiting_for_more_runs_than_a_default_answer_holds():
+    known = {one.run: (one, found) for one, found in (ended() for _ in range(1201))}
+
+    class FakeBus:
+        def request(self, _service, command, timeout):
+            if isinstance(command, Summaries):
+                found = [known[run][1] for run in command.runs]
+                return SummariesResult(summaries=found[: command.limit])
+            one = known[command.run][0]
+            return RunDetail.model_construct(run=one)
+
+    watched = [Watched(run) for run in known]
+    _poll(FakeBus(), watched, 100.0)
+    assert all(each.complete and each.done(100.0) for each in watched)
+
+
 def test_loss_prefers_the_policy():
     assert loss(summary(scalars={"charts/sps": 3})) is None
     assert loss(summary(scalars={"losses/value_loss": 2, "losses/policy_loss": 1})) == 1
@@ -204,6 +280,14 @@ def test_watch_fits_the_terminal(width):
         lines = console.export_text().splitlines()
         assert max(map(len, lines)) <= width
         assert len(lines) <= 32
+
+
+def test_cpu_and_memory_are_shown_from_100_columns():
+    from mosaic_services.cli.panel import Columns
+
+    assert Columns(100, with_loss=False).usage
+    assert not Columns(80, with_loss=False).usage
+    assert Columns(110, with_loss=True).usage
 
 
 def test_keys_that_arrive_together_are_told_apart():
@@ -259,6 +343,7 @@ def test_help_names_every_command_and_the_exit_codes():
         (["runs", "--nonsense"], "--nonsense"),
         (["show"], "RUN"),
         (["up", "--host", "No Host"], "host name 'No Host' is not usable"),
+        (["watch", "--json"], "--once"),
         (["--bus", "nonsense", "runs"], "bus address 'nonsense'"),
         (["workers", "describe", "no-such-worker"], "worker 'no-such-worker' is unknown"),
         (["workers", "install", "/no/such/folder"], "/no/such/folder/pyproject.toml is missing"),

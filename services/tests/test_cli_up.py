@@ -128,6 +128,7 @@ def stress() -> None:
 
 def test_up_answers_and_ctrl_c_leaves_nothing(place):
     process = place.up("--cpus", "3", "--memory-mb", "2048")
+    assert "warning" not in place.output()
     assert set(place.processes()) == SERVICES
     status = json.loads(place.mosaic("status", "--json").stdout)
     assert {each["answer"] for each in status["services"]} == {"up"}
@@ -185,7 +186,9 @@ def free_port() -> int:
 @pytest.mark.slow
 def test_bind_is_found_by_clients_and_forgotten_at_the_end(place):
     address = f"tcp://127.0.0.1:{free_port()}"
-    assert place.mosaic("up", "--detach", "--bind", address).returncode == 0
+    started = place.mosaic("up", "--detach", "--bind", address)
+    assert started.returncode == 0, started.stderr
+    assert "warning: every user of this machine can reach this port" in started.stdout
     assert (place.path / "bus-address").read_text() == address
     assert json.loads(place.mosaic("status", "--json").stdout)["address"] == address
     assert place.mosaic("down").returncode == 0

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["header", "run_line", "table"]
 
 _DIM = "bright_black"
+_USAGE_WIDTH = 14
+_LEAST_TASK = 10
 _WAITING = frozenset({RunStateName.QUEUED, RunStateName.PREPARING, RunStateName.STARTING})
 
 
@@ -57,14 +59,15 @@ class Columns:
 
     def __init__(self, width: int, *, with_loss: bool) -> None:
         self.width = width
-        wide = width >= 130  # noqa: PLR2004 - plain in its place
+        wide, narrow = width >= 130, width < 118  # noqa: PLR2004 - plain in its place
         self.loss = 8 if with_loss else 0
-        self.usage = width >= 118 + self.loss
         self.worker = 10 if wide else 8
-        self.bar = 14 if wide else 8
-        self.spark = 12 if wide else 8
-        fixed = 8 + self.worker + 2 + self.bar + 7 + 9 + self.spark + 14 + self.loss + (14 if self.usage else 0) + 8
-        self.task = max(10, min(30, width - fixed - 3))
+        self.bar = 14 if wide else 7 if narrow else 8
+        self.spark = 12 if wide else 6 if narrow else 8
+        fixed = 8 + self.worker + 2 + self.bar + 7 + 9 + self.spark + 14 + self.loss + 8
+        self.usage = width >= fixed + _USAGE_WIDTH + _LEAST_TASK + 3
+        fixed += _USAGE_WIDTH if self.usage else 0
+        self.task = max(_LEAST_TASK, min(30, width - fixed - 3))
         left = width - fixed - self.task - 5
         self.name = min(26, left) if left >= 10 else 0  # noqa: PLR2004 - less is of no use
 

@@ -138,6 +138,8 @@ def _run(home: Home, address: str, host: str, limits: list[str], reporter: _Repo
 def _facts(home: Home, address: str, host: str) -> dict[str, Any]:
     """What the panel shows: where it is and what it has."""
     facts: dict[str, Any] = {"home": str(home.path), "address": address, "host": host, "pid": os.getpid()}
+    if address.startswith("tcp://"):
+        facts["warning"] = "every user of this machine can reach this port: there are no keys yet"
     deadline = time.monotonic() + _HOST_REPORT_TIMEOUT_S
     with Bus(Address.parse(address)) as bus:
         while time.monotonic() < deadline:
@@ -161,6 +163,8 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
     grid.add_column(overflow="fold")
     grid.add_row("home", facts["home"])
     grid.add_row("bus", facts["address"])
+    if "warning" in facts:
+        grid.add_row("", styled((f"warning: {facts['warning']}", "yellow")))
     resources = f"{facts['cpus']:g} CPUs, {size(facts['memory_mb'])}" if "cpus" in facts else "has not reported yet"
     grid.add_row("host", f"{facts['host']}  ({resources})")
     installed = [

@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
     from mosaic_bus import Bus
 
-__all__ = ["exit_code", "outcome_lines", "wait_for"]
+__all__ = ["Watched", "exit_code", "outcome_lines", "wait_for"]
 
 _POLL_S = 0.25
 # A run that has ended and whose telemetry does not move for this long is reported as it is.
 _STALLED_S = 15.0
 _OUTAGE_S = 60.0
+_MOST_AT_ONCE = 1000
 
 
 @dataclass
-class _Watched:
+class Watched:
+    """A run that is waited for: what was last heard of it, and when that last changed."""
+
     run: str
     state: RunState | None = None
     summary: RunSummary | None = None
@@ -39,11 +42,17 @@ class _Watched:
     told: str = ""
 
     def update(self, state: RunState, summary: RunSummary | None, now: float) -> None:
+        """Take in what is known at a moment of the monotonic clock."""
         if (state, summary) != (self.state, self.summary) or not self.moved_at:
             self.moved_at = now
         self.state, self.summary = state, summary
 
+    def heard_nothing(self, now: float) -> None:
+        """Take note that a service did not answer: what does not move meanwhile has not stalled."""
+        self.moved_at = now
+
     def done(self, now: float) -> bool:
+        """Whether there is nothing more to wait for: final and stored whole, or final and stalled."""
         if self.state is None or not self.state.state.final:
             return False
         never_started = self.state.attempt == 0
@@ -52,12 +61,13 @@ class _Watched:
 
     @property
     def complete(self) -> bool:
+        """Whether all its telemetry is stored."""
         return self.summary is not None and self.summary.complete
 
 
 def wait_for(bus: Bus, runs: list[str], *, as_json: bool) -> int:
     """Wait until all runs are final; print how each ended; return the exit code."""
-    watched = [_Watched(run) for run in runs]
+    watched = [Watched(run) for run in runs]
     if as_json:
         _poll_until_done(bus, watched, lambda: None)
     elif sys.stdout.isatty():
@@ -72,7 +82,7 @@ def wait_for(bus: Bus, runs: list[str], *, as_json: bool) -> int:
     return exit_code([each.state.state for each in watched if each.state])
 
 
-def _show_live(bus: Bus, watched: list[_Watched]) -> None:
+def _show_live(bus: Bus, watched: list[Watched]) -> None:
     def frame() -> Table:
         grid = Table.grid(padding=(0, 2))
         for each in watched:
@@ -84,7 +94,7 @@ def _show_live(bus: Bus, watched: list[_Watched]) -> None:
         _poll_until_done(bus, watched, lambda: live.update(frame(), refresh=True))
 
 
-def _tell_changes(watched: list[_Watched]) -> None:
+def _tell_changes(watched: list[Watched]) -> None:
     for each in watched:
         line = f"{each.state.state}: {each.state.reason}" if each.state else ""
         if line and line != each.told:
@@ -92,7 +102,7 @@ def _tell_changes(watched: list[_Watched]) -> None:
             print(f"{short(each.run)}  {line}", flush=True)
 
 
-def _progress(each: _Watched) -> str:
+def _progress(each: Watched) -> str:
     state, summary = each.state, each.summary
     if state is None or summary is None or state.state in {RunStateName.QUEUED, RunStateName.PREPARING}:
         return "" if state is None else state.detail or state.reason
@@ -108,7 +118,7 @@ def _progress(each: _Watched) -> str:
     return "  ".join(parts)
 
 
-def _poll_until_done(bus: Bus, watched: list[_Watched], changed: Callable[[], None]) -> None:
+def _poll_until_done(bus: Bus, watched: list[Watched], changed: Callable[[], None]) -> None:
     last_answer = time.monotonic()
     while True:
         now = time.monotonic()
@@ -117,6 +127,8 @@ def _poll_until_done(bus: Bus, watched: list[_Watched], changed: Callable[[], No
             last_answer = now
         except NoAnswerError:
             # A service is being restarted; the run goes on without it.
+            for each in watched:
+                each.heard_nothing(now)
             if now - last_answer > _OUTAGE_S:
                 raise
         changed()
@@ -125,10 +137,13 @@ def _poll_until_done(bus: Bus, watched: list[_Watched], changed: Callable[[], No
         time.sleep(_POLL_S)
 
 
-def _poll(bus: Bus, watched: list[_Watched], now: float) -> None:
+def _poll(bus: Bus, watched: list[Watched], now: float) -> None:
     waiting = [each for each in watched if not each.done(now)]
-    found = bus.request("telemetry", Summaries(runs=[each.run for each in waiting]), timeout=5.0).summaries
-    summaries = {each.run: each for each in found}
+    summaries = {}
+    for start in range(0, len(waiting), _MOST_AT_ONCE):
+        wanted = [each.run for each in waiting[start : start + _MOST_AT_ONCE]]
+        found = bus.request("telemetry", Summaries(runs=wanted, limit=len(wanted)), timeout=5.0).summaries
+        summaries.update({each.run: each for each in found})
     for each in waiting:
         state = bus.request("scheduler", Show(run=each.run), timeout=5.0).run
         each.update(state, summaries.get(each.run), now)
@@ -141,7 +156,7 @@ def exit_code(states: list[RunStateName]) -> int:
     return STOPPED if {RunStateName.CANCELLED, RunStateName.LOST} & set(states) else 0
 
 
-def _print_outcome(bus: Bus, each: _Watched) -> None:
+def _print_outcome(bus: Bus, each: Watched) -> None:
     state, summary = each.state, each.summary
     if state is None:
         return
@@ -179,7 +194,7 @@ def outcome_lines(bus: Bus, state: RunState) -> list[str]:
     return lines
 
 
-def _document(each: _Watched) -> dict[str, object]:
+def _document(each: Watched) -> dict[str, object]:
     return {
         **(each.state.model_dump(mode="json") if each.state else {"run": each.run}),
         "complete": each.complete,

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
@@ -16,13 +16,14 @@ from rich.text import Text
 from mosaic_bus.commands import Cancel, Show
 from mosaic_bus.errors import BusError
 from mosaic_services.cli.closeup import closeup
-from mosaic_services.cli.errors import NoStackError
+from mosaic_services.cli.errors import InputError, NoStackError
 from mosaic_services.cli.feed import Feed, View
 from mosaic_services.cli.figures import fraction
 from mosaic_services.cli.keys import Keys
-from mosaic_services.cli.output import console, number, short
+from mosaic_services.cli.output import console, number, print_json, short
 from mosaic_services.cli.panel import table
 from mosaic_services.cli.settings import current
+from mosaic_services.cli.wait import Watched
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,15 +44,18 @@ def command(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     until_done: Annotated[bool, typer.Option("--until-done", help="End when no run is active.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
 ) -> None:
     """Follow the runs live. Arrows choose a run, Enter opens it, q leaves; the runs go on.
 
     Without a terminal it prints a line per change.
     """
+    if as_json and not once:
+        raise InputError("--json is one document, and watching has no end", "add --once")
     with current.connect() as bus:
         found = bus.request("scheduler", Show(run=run)).run.run if run else None
         if once:
-            _print_once(bus, found)
+            _print_once(bus, found, as_json=as_json)
         else:
             watch_runs(bus, found, until_done=until_done)
 
@@ -70,14 +74,39 @@ def watch_runs(bus: Bus, run: str | None, *, until_done: bool) -> None:
         feed.close()
 
 
-def _print_once(bus: Bus, run: str | None) -> None:
+def _print_once(bus: Bus, run: str | None, *, as_json: bool) -> None:
     feed = Feed(bus, run, _POLL_S)
     try:
         if not feed.fresh.wait(_FIRST_ANSWER_S) or not feed.view.loaded:
             raise NoStackError(feed.view.trouble or "the stack does not answer", "see: mosaic status")
-        console().print(_picture(feed.view, run, 40, None))
+        if as_json:
+            print_json(_document(feed.view, run))
+        else:
+            console().print(_picture(feed.view, run, 40, None))
     finally:
         feed.close()
+
+
+def _document(view: View, run: str | None) -> dict[str, Any]:
+    """What the picture shows, as data."""
+    shown = [each for each in (*view.active, *view.final) if run in (None, each.run)]
+    rows = []
+    for each in shown:
+        summary, usage = view.summaries.get(each.run), view.usage(each.run)
+        rows.append(
+            {
+                **each.model_dump(mode="json"),
+                "summary": summary.model_dump(mode="json") if summary else None,
+                "usage": usage.model_dump(mode="json") if usage and not each.state.final else None,
+            }
+        )
+    return {
+        "runs": rows,
+        "hosts": [each.model_dump(mode="json") for each in view.hosts],
+        "done": view.done,
+        "trouble": view.trouble,
+        **({"log": view.log} if run else {}),
+    }
 
 
 def _picture(view: View, run: str | None, height: int, selected: str | None) -> RenderableType:
@@ -85,13 +114,23 @@ def _picture(view: View, run: str | None, height: int, selected: str | None) -> 
     return closeup(view, run, width, height, now) if run else table(view, width, height, now, selected)
 
 
-def _is_over(view: View, run: str | None) -> bool:
-    """Whether nothing more will happen: the run, or all runs, final and their telemetry stored."""
-    if not view.loaded:
-        return False
-    wanted = [each for each in view.runs if run in (None, each.run)]
-    complete = all(each.complete for each in view.summaries.values() if run in (None, each.run))
-    return all(each.state.final for each in wanted) and complete
+class Endings:
+    """Finds out when nothing more will happen, by the same rule as `mosaic submit --wait`."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, Watched] = {}
+
+    def is_over(self, view: View, run: str | None, now: float) -> bool:
+        """Whether the run, or all runs, are final and their telemetry is stored, or will never be."""
+        if not view.loaded:
+            return False
+        wanted = [each for each in view.runs if run in (None, each.run)]
+        watched = [self._watched.setdefault(each.run, Watched(each.run)) for each in wanted]
+        for each, state in zip(watched, wanted, strict=True):
+            each.update(state, view.summaries.get(state.run), now)
+            if view.trouble:
+                each.heard_nothing(now)
+        return bool(watched or run is None) and all(each.done(now) for each in watched)
 
 
 class _Screen:
@@ -104,6 +143,7 @@ class _Screen:
         self._selected: str | None = None
         self._asked_to_cancel: str | None = None
         self._note = ""
+        self._endings = Endings()
 
     def show(self, *, until_done: bool) -> None:
         def frame() -> RenderableType:
@@ -112,7 +152,7 @@ class _Screen:
 
         live = Live(frame(), console=console(), screen=True, auto_refresh=False)
         with Keys() as keys, live, contextlib.suppress(KeyboardInterrupt):
-            while not (until_done and _is_over(self._feed.view, self._feed.focus)):
+            while not (until_done and self._endings.is_over(self._feed.view, self._feed.focus, time.monotonic())):
                 if not self._obey(keys.next(_FRAME_S)):
                     break
                 live.update(frame(), refresh=True)
@@ -165,6 +205,7 @@ def _print_changes(feed: Feed, *, until_done: bool) -> None:
     """Write one line whenever a run changes its state or has done another tenth."""
     told: dict[str, tuple[str, int]] = {}
     trouble = ""
+    endings = Endings()
     while True:
         feed.fresh.wait()
         feed.fresh.clear()
@@ -189,5 +230,5 @@ def _print_changes(feed: Feed, *, until_done: bool) -> None:
             elif run.detail or run.reason:
                 line += f"  {run.detail or run.reason}"
             print(line, flush=True)
-        if until_done and _is_over(view, feed.focus):
+        if until_done and endings.is_over(view, feed.focus, time.monotonic()):
             return
