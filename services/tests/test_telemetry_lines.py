@@ -139,6 +139,31 @@ def test_log_lines_are_never_parsed_and_cut_when_long():
     ]
 
 
+@pytest.mark.parametrize(
+    "name", ["reason", "task", "env_id", "path", "event", "type", "values", "step", "ts", "return"]
+)
+@pytest.mark.parametrize("kind", ["malformed", "run_started", "checkpoint_saved", "episode", "scalars", "step"])
+def test_value_nested_as_deep_as_can_be_parsed_is_harmless(kind, name):
+    line = b'{"event":"%b","%b":%b}' % (kind.encode(), name.encode(), b"[" * 1000 + b"]" * 1000)
+    journal = journal_of(line, {"event": "step", "step": 3, "ts": 1.0})
+    summary = Summary()
+    summary.add(journal)
+    assert journal.steps == [None, 3]
+    assert summary.message("run", 1).events == 2
+    assert Summary.load(summary.dump()).task == summary.task
+    assert journal.malformed == ([] if summary.malformed == 0 else [(0, journal.malformed[0][1])])
+
+
+def test_text_of_a_value_that_is_none_is_the_name_of_its_type():
+    journal = journal_of(
+        {"event": "malformed", "reason": {"a": [1]}},
+        {"event": "malformed", "reason": 1.5},
+        {"event": "malformed", "reason": None},
+        {"event": "malformed", "reason": "x" * 5000},
+    )
+    assert [reason for _, reason in journal.malformed] == ["dict", "1.5", "no reason given", "x" * 500]
+
+
 # ── anything at all ─────────────────────────────────────────────────────────────────────────────────
 
 numbers = st.one_of(
@@ -149,9 +174,11 @@ numbers = st.one_of(
     st.sampled_from([2**63, -(2**63) - 1, 2**64, 10**400, "NaN", "x"]),
 )
 present = ["event", "step", "ts", "reward", "return", "values", "episode", "length", "task", "path", "reason"]
+more = ["env_id", "total_steps", "total_episodes", "level", "message", "seed", "agent", "info", "worker", "run_id"]
 past = ["type", "step_index", "timestamp", "time", "total_reward", "payload", "data", "episode_index"]
-names = st.sampled_from([*present, *past])
-kinds = st.sampled_from(["step", "episode", "scalars", "heartbeat", "run_started", "malformed", "log", "\ud800", ""])
+names = st.sampled_from([*present, *more, *past])
+known_kinds = ["step", "episode", "scalars", "heartbeat", "run_started", "checkpoint_saved", "malformed", "log"]
+kinds = st.sampled_from([*known_kinds, "run_failed", "\ud800", ""])
 trees = st.recursive(
     st.one_of(numbers, st.text(), kinds, st.just("\ud800")),
     lambda inner: st.one_of(
@@ -163,18 +190,31 @@ objects = st.dictionaries(names, trees).flatmap(
     lambda fields: st.one_of(st.just(fields), kinds.map(lambda kind: {"event": kind, **fields}))
 )
 json_lines = st.one_of(objects, trees).map(lambda tree: json.dumps(tree).encode())
+# As deep as orjson reads, and deeper than `str` writes; as text, since `json` cannot write it either.
+deep = st.builds(
+    lambda depth, around, core: around[0] * depth + core + around[1] * depth,
+    st.sampled_from([3, 300, 900, 1000, 1020, 1500]),
+    st.sampled_from([("[", "]"), ('{"a":', "}"), ('[{"event":', "}]"), ('{"values":[', "]}")]),
+    st.sampled_from(["1", '"x"', "null", "NaN"]),
+)
+deep_lines = st.builds(
+    lambda kind, fields: ("{" + ",".join([f'"event":{json.dumps(kind)}', *fields]) + "}").encode(),
+    kinds,
+    st.lists(st.builds(lambda name, value: f'"{name}":{value}', names, deep), min_size=1, max_size=3),
+)
 byte_lines = st.binary(max_size=60).map(lambda data: data.replace(b"\n", b" "))
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("store") / "telemetry.db")
+    store.open()
     yield store
     store.close()
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.one_of(json_lines, byte_lines), max_size=8))
+@given(st.lists(st.one_of(json_lines, deep_lines, byte_lines), max_size=8))
 def test_any_bytes_are_stored_as_they_are_and_nothing_raises(store, lines):
     journal = read_journal(b"".join(line + b"\n" for line in lines))
     summary = Summary()

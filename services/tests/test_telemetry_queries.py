@@ -26,6 +26,7 @@ def path(tmp_path):
 @pytest.fixture
 def store(path):
     store = Store(path)
+    store.open()
     yield store
     store.close()
 
@@ -193,6 +194,36 @@ def test_unknown_run_is_refused(queries, ask):
     assert refusal.value.code == "unknown_run"
 
 
+def test_nested_field_of_an_episode_is_not_repeated_in_its_row(store, queries):
+    nested: object = 1
+    for _ in range(500):
+        nested = [nested]
+    save(store, [{"event": "episode", "episode": 1, "return": 2.0, "agent": nested, "seed": 7}])
+    [row] = queries.episodes(Episodes(run="run")).rows
+    assert (row["agent"], row["seed"], row["return"]) == ("list", 7, 2.0)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"this is no database, whatever its name says"])
+def test_store_that_cannot_be_read_is_a_clear_refusal(tmp_path, content):
+    path = tmp_path / "none.db"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CommandRefusedError, match="cannot be read now") as refusal:
+        Queries(path).summaries(Summaries(), {})
+    assert refusal.value.code == "store_unavailable"
+
+
+def test_open_store_of_this_version_writes_nothing(tmp_path):
+    path = tmp_path / "telemetry.db"
+    open_for_writing(path).close()
+    before = path.stat().st_mtime_ns, path.read_bytes()
+    db = open_for_writing(path)
+    wal = path.with_name("telemetry.db-wal")
+    assert not wal.exists() or wal.stat().st_size == 0
+    db.close()
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == before
+
+
 def test_streams_of_a_run_or_all_that_are_open(store, queries):
     save(store, episodes(0, 3), run="done", final=True)
     save(store, episodes(0, 2), run="open")
@@ -232,4 +263,4 @@ def test_store_of_a_newer_version_is_refused(tmp_path):
     db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(StoreTooNewError, match="layout 99"):
-        Store(path)
+        Store(path).open()

@@ -11,6 +11,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from fake_bridge import FakeBridge, File
@@ -18,7 +20,12 @@ from ulid import ULID
 
 from mosaic_bus import BusClient, CommandRefusedError, Home, topics
 from mosaic_bus.commands import Episodes, Events, Info, Logs, Metrics, Ping, Series, Stats, Streams, Summaries
+from mosaic_bus.errors import HomeInUseError
 from mosaic_bus.messages import RunSummary, ServiceState
+from mosaic_services.telemetry.service import TelemetryService
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Processes:
@@ -232,10 +239,10 @@ def test_end_by_sigterm_stores_what_has_arrived_and_a_restart_goes_on(processes)
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 40 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
+def small_disk(processes):
+    """A file system of 40 MB for the store."""
+    folder = processes.home.telemetry_store.parent
+    folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -246,7 +253,6 @@ def small_disk(tmp_path):
 
 @pytest.mark.slow
 def test_disk_full_degrades_and_catches_up_when_there_is_room(processes, small_disk):
-    processes.home.telemetry_store.parent.symlink_to(small_disk)
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * 36_000_000)
 
@@ -269,6 +275,114 @@ def test_disk_full_degrades_and_catches_up_when_there_is_room(processes, small_d
             assert storing[-1]
             assert processes.running["telemetry"].pid == before
         processes.assert_stored_once(file)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_ended_and_started_again_while_the_disk_is_full(processes, small_disk):
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * 36_000_000)
+
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            await wait_for_telemetry(bridge.bus)
+            storing: list[bool] = []
+            bridge.on_stored = lambda stored: storing.append(stored.storing)
+            file = bridge.open(new_run())
+            file.write(*steps(0, 40_000))
+            await wait_for_status(bridge.bus, "degraded")
+            # Killed, it leaves a write-ahead log with room in it; ended, it leaves none, and there is no room for one.
+            for way in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+                processes.send("telemetry", way)
+                assert processes.running["telemetry"].wait(20) in {0, -signal.SIGKILL}
+                fill_up(small_disk)
+                storing.clear()
+                processes.start("telemetry")
+                await wait_for_telemetry(bridge.bus)
+                state = await wait_for_status(bridge.bus, "degraded")
+                assert "disk full" in state.detail
+                await bridge.until("bridges are told", lambda: storing and not storing[-1])
+                assert await refusal_of_a_query(bridge.bus) in {"", "store_unavailable"}
+            before = processes.running["telemetry"].pid
+            for path in small_disk.glob("filler*"):
+                path.unlink()
+            await wait_for_status(bridge.bus, "ok")
+            file.ended = True
+            await bridge.until_whole(deadline_s=40)
+            assert processes.running["telemetry"].pid == before
+        processes.assert_stored_once(file)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_first_start_on_a_full_disk(processes, small_disk):
+    fill_up(small_disk)
+
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            await wait_for_telemetry(bridge.bus)
+            file = bridge.open(new_run())
+            file.write(*steps(0, 2000))
+            assert "disk full" in (await wait_for_status(bridge.bus, "degraded")).detail
+            with pytest.raises(CommandRefusedError, match="cannot be read now") as refusal:
+                await bridge.bus.request("telemetry", Summaries())
+            assert refusal.value.code == "store_unavailable"
+            (small_disk / "filler-more").unlink()
+            await wait_for_status(bridge.bus, "ok")
+            file.ended = True
+            await bridge.until_whole(deadline_s=40)
+        processes.assert_stored_once(file)
+
+    asyncio.run(scenario())
+
+
+async def refusal_of_a_query(bus: BusClient) -> str:
+    """Ask for the summaries, which can be read or not while nothing can be written."""
+    try:
+        await bus.request("telemetry", Summaries())
+    except CommandRefusedError as error:
+        return error.code
+    return ""
+
+
+def fill_up(folder: Path) -> None:
+    """Take the last byte of a file system."""
+    with contextlib.suppress(OSError), (folder / "filler-more").open("ab", buffering=0) as file:
+        while file.write(bytes(65536)) == 65536:
+            pass
+        while file.write(bytes(512)):
+            pass
+
+
+# ── starting ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_second_one_of_a_home_does_not_count_as_a_start(tmp_path):
+    home = Home.find(tmp_path / "home")
+    home.create()
+
+    async def scenario() -> None:
+        with home.lock("telemetry"), pytest.raises(HomeInUseError):
+            TelemetryService(home)
+
+    asyncio.run(scenario())
+    assert not (home.path / "epochs" / "telemetry").exists()
+
+
+def test_sources_of_bad_bodies_are_remembered_up_to_a_limit(tmp_path):
+    home = Home.find(tmp_path / "home")
+
+    async def scenario() -> None:
+        service = TelemetryService(home)
+        for number in range(1000):
+            header = SimpleNamespace(src=f"source-{number}")
+            service._complain(SimpleNamespace(header=header, topic="run.x.telemetry."), ValueError("bad"))
+        assert len(service._refused) == 100
+        service._lock.close()
 
     asyncio.run(scenario())
 
@@ -319,6 +433,25 @@ def test_summaries_are_published_and_queries_answered(processes):
             stats = await bus.request("telemetry", Stats())
             assert stats.counters["stored"] == 105
             assert "series" in (await bus.request("telemetry", Info())).commands
+
+    asyncio.run(scenario())
+
+
+def test_line_nested_a_thousand_deep_does_not_end_the_aggregator(processes):
+    async def scenario() -> None:
+        processes.start("telemetry")
+        async with FakeBridge(processes.home.address()) as bridge:
+            await wait_for_telemetry(bridge.bus)
+            file = bridge.open(new_run())
+            deep = b"[" * 1000 + b"]" * 1000
+            file.write(b'{"event":"malformed","reason":%b}' % deep, b'{"event":"run_started","task":%b}' % deep)
+            file.write(b'{"event":"episode","agent":%b,"return":1}' % deep, *steps(0, 10))
+            file.ended = True
+            await bridge.until_whole(deadline_s=10)
+            [summary] = (await bridge.bus.request("telemetry", Summaries(runs=[file.run]))).summaries
+            assert (summary.events, summary.malformed, summary.task) == (13, 1, "list")
+            assert (await bridge.bus.request("telemetry", Episodes(run=file.run))).rows[0]["agent"] == "list"
+        processes.assert_stored_once(file)
 
     asyncio.run(scenario())
 

@@ -24,12 +24,15 @@ __all__ = [
     "read_event",
     "read_journal",
     "read_log",
+    "text",
+    "unreadable",
 ]
 
 MALFORMED = "malformed"
 LOG_LINE_BYTES = 64 * 1024
 _LOW, _HIGH = -(2**63), 2**63 - 1  # what SQLite calls an integer
 _NUMBER_CHARACTERS = 40
+_TEXT_CHARACTERS = 500
 
 # A whole batch is parsed with one call, as an array of its lines with this number between them. The number is
 # drawn when the process starts, so no worker can write it: if it stands at every second place and nowhere
@@ -86,7 +89,7 @@ class Journal:
     def malformed(self) -> list[tuple[int, str]]:
         """Index and reason of each malformed line."""
         broken = [each for each in self.events if each.kind == MALFORMED]
-        return [(each.place, _text(str(each.fields.get("reason", "no reason given")))) for each in broken]
+        return [(each.place, text(each.fields.get("reason")) or "no reason given") for each in broken]
 
 
 def read_log(data: bytes) -> list[str | bytes]:
@@ -125,6 +128,14 @@ def read_journal(data: bytes, last_step: int = 0) -> Journal:
     if journal.events:
         journal.points = _points(journal, last_step)
     return journal
+
+
+def unreadable(line: bytes, error: Exception) -> Journal:
+    """Make a malformed one of a single line that could not be read: nothing but its bytes is kept."""
+    fields = _malformed(f"cannot be read: {type(error).__name__}: {error}")
+    return Journal(
+        [MALFORMED], [None], [None], [None], [_text_or_bytes(line)], [Event(0, MALFORMED, None, None, fields)]
+    )
 
 
 def read_event(found: object, index: int = 0) -> Event:
@@ -168,7 +179,7 @@ def _points(journal: Journal, last_step: int) -> list[Point]:
             if (length := number(fields.get("length"))) is not None:
                 points.append(Point("episode_length", index, step, length, ts))
         elif isinstance(values := fields.get("values"), dict):
-            points += [Point(_text(name), index, step, number(value), ts) for name, value in values.items()]
+            points += [Point(_clean(name), index, step, number(value), ts) for name, value in values.items()]
     return points
 
 
@@ -313,6 +324,14 @@ def _time(value: object) -> float | None:
     return number(value)
 
 
-def _text(name: str) -> str:
+def text(value: object) -> str:
+    """A string or a number as text, cut when it is long; of anything else the type's name, since it may be huge."""
+    if value is None:
+        return ""
+    shown = str(value) if isinstance(value, (str, int, float)) else type(value).__name__
+    return _clean(shown[:_TEXT_CHARACTERS])
+
+
+def _clean(name: str) -> str:
     """A name without lone surrogates, which SQLite cannot hold."""
     return name if name.isascii() else name.encode("utf-8", "replace").decode()

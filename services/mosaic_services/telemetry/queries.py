@@ -46,13 +46,20 @@ class Queries:
     """Each method answers one command with one short-lived connection; call them in threads."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._uri = f"{path.absolute().as_uri()}?mode=ro"
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self._uri, uri=True, timeout=5.0, isolation_level=None)) as db:
-            db.execute("BEGIN")
-            yield db
+        try:
+            with contextlib.closing(sqlite3.connect(self._uri, uri=True, timeout=5.0, isolation_level=None)) as db:
+                db.execute("BEGIN")
+                yield db
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.Error as error:
+            reason = f"{self._path} cannot be read now: {error}; `mosaic status` shows how telemetry is"
+            raise CommandRefusedError("store_unavailable", reason) from error
 
     # ── summaries and streams ───────────────────────────────────────────────────────────────────
 
@@ -299,7 +306,12 @@ def _episode(line: str | bytes) -> dict[str, Any]:
         fields = read_event(orjson.loads(line)).fields
     except ValueError:  # a bare NaN: what matters is in the columns
         fields = {}
-    return {name: fields.get(name) for name in _EPISODE_FIELDS}
+    return {name: _plain(fields.get(name)) for name in _EPISODE_FIELDS}
+
+
+def _plain(value: object) -> object:
+    """What is nested, however deep, is not repeated in a row: it may be more than a reply can carry."""
+    return value if value is None or isinstance(value, (str, int, float)) else type(value).__name__
 
 
 def _text(line: str | bytes) -> str:

@@ -45,6 +45,8 @@ _log = structlog.get_logger()
 INBOX_BYTES = 64 * 1024 * 1024
 ASK_TIMEOUT_S = 0.9
 _QUERIES_AT_ONCE = 4
+_REFUSED_AT_MOST = 100
+"""Of so many sources the first bad body is logged; all are counted."""
 _ENDINGS = (".telemetry.", ".log.", ".streams.")
 
 
@@ -52,8 +54,10 @@ class TelemetryService(Service):
     """Stores every line exactly once, keeps live aggregates, answers queries."""
 
     def __init__(self, home: Home, bus_address: str | None = None) -> None:
-        super().__init__("telemetry", home, bus_address)
+        home.create()
+        # First of all: a second aggregator must not count as a start.
         self._lock = home.lock("telemetry")
+        super().__init__("telemetry", home, bus_address)
         self._inbox = Inbox(INBOX_BYTES, time.monotonic)
         self._writer = Writer(home.telemetry_store, self._inbox, self._from_writer, time.monotonic, time.time)
         self._queries = Queries(home.telemetry_store)
@@ -73,6 +77,8 @@ class TelemetryService(Service):
         """Listen to every run and every host, and begin to write."""
         subscription = self.bus.subscribe("run.", "repair.", "host.")
         await self.bus.synced()
+        if self._writer.failure:
+            self.set_status("degraded", self._writer.failure)
         self._writer.start()
         self.spawn(self._receive(subscription), "receive")
         self.spawn(self._watch(), "watch")
@@ -112,9 +118,14 @@ class TelemetryService(Service):
                     self._take_batch(message, repair=repair)
             except (ValidationError, ValueError) as error:
                 self._bad_batches += 1
-                if message.header.src not in self._refused:
-                    self._refused.add(message.header.src)
-                    _log.warning("bad body", source=message.header.src, topic=topic, reason=str(error))
+                self._complain(message, error)
+
+    def _complain(self, message: Message, error: Exception) -> None:
+        """Log the first bad body of a source, but not of endlessly many sources: anybody can invent names."""
+        source = message.header.src
+        if source not in self._refused and len(self._refused) < _REFUSED_AT_MOST:
+            self._refused.add(source)
+            _log.warning("bad body", source=source, topic=message.topic, reason=str(error))
 
     def _take_batch(self, message: Message, *, repair: bool) -> None:
         batch = Batch.model_validate(message.payload)

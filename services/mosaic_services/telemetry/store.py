@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -117,12 +118,19 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         if version > _VERSION:
             raise StoreTooNewError(str(path), version, _VERSION)
         db.executescript(_PRAGMAS)
-        db.executescript(_SCHEMA)
-        db.execute(f"PRAGMA user_version = {_VERSION}")
+        if version < _VERSION:  # else nothing is written: the disk may be full
+            db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        _sync(path.with_name(f"{path.name}-wal"))
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _sync(wal: Path) -> None:
+    """Make sure of what a killed process left in the write-ahead log: it may be all that is left of a stream."""
+    with contextlib.suppress(FileNotFoundError), wal.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 class Store:
@@ -130,11 +138,12 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._db = open_for_writing(path)
-        self._next_id = 1 + (self._db.execute("SELECT max(id) FROM streams").fetchone()[0] or 0)
+        self._db = sqlite3.connect(":memory:", check_same_thread=False)
+        self._db.close()  # until it is opened, whoever uses it gets an error of SQLite
+        self._next_id = 1
 
-    def reopen(self) -> None:
-        """Open the file anew after an error."""
+    def open(self) -> None:
+        """Open the file, or open it anew after an error."""
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
         self._db = open_for_writing(self.path)
@@ -151,6 +160,14 @@ class Store:
     def commit(self) -> None:
         """Make everything since `begin` last."""
         self._db.execute("COMMIT")
+
+    def be_durable(self, *, durable: bool) -> None:
+        """Let commits wait for the disk from now on, or no longer; outside of transactions.
+
+        A commit usually does not wait, so a loss of power can take back the last ones. One that waits makes those
+        before it last, too: they are in the same write-ahead log, or have left it, which waits in any case.
+        """
+        self._db.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = NORMAL")
 
     def rollback(self) -> None:
         """Undo everything since `begin`, if SQLite has not done so itself."""
@@ -239,6 +256,13 @@ class Store:
             "INSERT INTO logs (id, line) VALUES (?, ?)",
             zip(range(start, start + len(lines)), lines, strict=True),
         )
+
+    def remove_journal(self, stream_id: int, first: int) -> None:
+        """Take back the lines from a number on; for when `add_journal` failed half-way."""
+        span = (stream_id << NUMBER_BITS | first, (stream_id + 1 << NUMBER_BITS) - 1)
+        self._db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span)
+        self._db.execute("DELETE FROM malformed WHERE id BETWEEN ? AND ?", span)
+        self._db.execute("DELETE FROM points WHERE stream = ? AND number >= ?", (stream_id, first))
 
 
 def _entry(row: tuple[int, str, int, str, str, int, int, int, int, int, int, bytes | None]) -> Entry:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from mosaic_bus.messages import RunSummary
-from mosaic_services.telemetry.lines import MALFORMED, number
+from mosaic_services.telemetry.lines import MALFORMED, number, text
 
 if TYPE_CHECKING:
     from mosaic_services.telemetry.lines import Event, Journal
@@ -23,7 +23,6 @@ SCALARS = 256
 """Names beyond these are stored as series but not repeated in every summary."""
 _RATE_EVERY_S = 0.25
 _RATE_MEMORY_S = 3.0
-_TEXT = 500
 _HUGE = 1e300
 _OUTCOMES = {"run_completed", "run_failed", "run_cancelled"}
 
@@ -98,11 +97,11 @@ class Summary:
             case "heartbeat":
                 self.last_heartbeat_at = event.ts
             case "run_started":
-                self.task = _text(fields.get("task") or fields.get("env_id") or "")
+                self.task = text(fields.get("task") or fields.get("env_id"))
                 self.total_steps = _count(fields.get("total_steps"))
                 self.total_episodes = _count(fields.get("total_episodes"))
             case "checkpoint_saved":
-                self.checkpoint = _text(fields.get("path"))
+                self.checkpoint = text(fields.get("path")) or None
             case kind if kind in _OUTCOMES:
                 self.outcome = kind
             case kind if kind == MALFORMED:
@@ -114,7 +113,7 @@ class Summary:
             for name, value in values.items():
                 known = number(value)
                 if known is not None and (name in self.scalars or len(self.scalars) < SCALARS):
-                    self.scalars[_text(name)] = known
+                    self.scalars[text(name)] = known
 
     def _add_return(self, value: float | None) -> None:
         if value is None or not math.isfinite(value):
@@ -171,6 +170,11 @@ class Summary:
             **stream,
         )
 
+    def copy(self) -> Summary:
+        """Return a second one that can be changed without changing this one."""
+        curve = replace(self.curve, points=self.curve.points.copy())
+        return replace(self, recent=self.recent.copy(), curve=curve, scalars=self.scalars.copy())
+
     def dump(self) -> bytes:
         """Write the state as JSON; it is saved with every commit, so quickly."""
         state = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
@@ -203,10 +207,6 @@ def _mean_and_spread(values: deque[float]) -> tuple[float | None, float | None]:
         return None, None
     spread = math.sqrt(sum((each - mean) * (each - mean) for each in values) / len(values))
     return mean, spread if math.isfinite(spread) else None
-
-
-def _text(value: object) -> str:
-    return str(value)[:_TEXT].encode("utf-8", "replace").decode()
 
 
 def _count(value: object) -> int | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import sqlite3
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mosaic_services.telemetry.lines import read_journal, read_log
+import structlog
+
+from mosaic_services.telemetry.lines import read_journal, read_log, unreadable
 from mosaic_services.telemetry.store import NUMBER_BITS, Entry, Store
 from mosaic_services.telemetry.streams import Ask, StreamKey
 
@@ -17,9 +21,12 @@ if TYPE_CHECKING:
 
     from mosaic_bus.messages import Position, RunSummary, StreamTails
     from mosaic_services.telemetry.inbox import Arrival, Inbox
+    from mosaic_services.telemetry.lines import Journal
     from mosaic_services.telemetry.summary import Summary
 
 __all__ = ["Report", "Writer"]
+
+_log = structlog.get_logger()
 
 GATHER_S = (0.01, 0.05)
 """Between two transactions, what arrives is gathered for twice as long as the last one took, within these limits: quick
@@ -33,6 +40,7 @@ SUMMARY_EVERY_S = 0.5
 POSITIONS_EVERY_S = 1.0
 RETRY_S = 1.0
 HOST_SILENT_S = 5.0
+_LITTLE_ROOM = 1024 * 1024
 _LARGEST = 1 << 62
 _NEWLINE = ord("\n")
 
@@ -61,10 +69,11 @@ class Writer(threading.Thread):
     ) -> None:
         super().__init__(name="telemetry-writer", daemon=True)
         self.counters = dict.fromkeys(
-            ("stored", "commits", "repeated", "beyond", "asked", "repaired", "bad_batches"), 0
+            ("stored", "commits", "repeated", "beyond", "asked", "repaired", "bad_batches", "unreadable"), 0
         )
         self.missing: dict[StreamKey, int] = {}
         self.crash: BaseException | None = None
+        self.failure = ""  # why nothing can be stored from the start
         self._path = path
         self._inbox = inbox
         self._report = report
@@ -75,7 +84,11 @@ class Writer(threading.Thread):
         self._newest: dict[str, int] = {}
         self._announced: dict[str, tuple[float, set[StreamKey]]] = {}
         self._changed: set[StreamKey] = set()
-        self._load()
+        try:
+            self._store.open()
+            self._load()
+        except (sqlite3.Error, OSError) as error:  # such as a full disk: that is no reason to be away
+            self.failure = _explain(error, path)
 
     def run(self) -> None:
         """Work until the inbox is closed."""
@@ -94,6 +107,8 @@ class Writer(threading.Thread):
     def _run(self) -> None:
         next_tick = next_summaries = next_positions = self._clock()
         gather_until = 0.0
+        if self.failure:
+            self._recover(self.failure)
         while not (self._inbox.closed and not self._inbox.bytes):
             arrivals, tails = self._inbox.take(next_tick, gather_until, ENOUGH_BYTES)
             now = self._clock()
@@ -114,7 +129,7 @@ class Writer(threading.Thread):
                     next_positions = now + POSITIONS_EVERY_S
                     self._make_positions(report, now)
             except sqlite3.Error as error:
-                self._recover(error)
+                self._recover(_explain(error, self._path))
             else:
                 if report.asks or report.summaries or report.heartbeat:
                     self._report(report)
@@ -134,15 +149,23 @@ class Writer(threading.Thread):
             self._store_one(arrival, now, touched)
         # Only what was announced or has moved can have ended.
         candidates = {StreamKey(each.run, each.attempt, each.kind) for tail in tails for each in tail.tails}
-        for key in candidates.union(touched):
-            entry = self._entries.get(key)
-            if entry is not None and entry.stream.ended and not entry.stream.final:
-                if not touched:
-                    self._store.begin()
-                entry.stream.final = True
-                touched[key] = entry
+        candidates.update(touched)
         if touched:
             self._commit(touched)
+        self._end_streams(candidates)
+
+    def _end_streams(self, candidates: set[StreamKey]) -> None:
+        """Mark streams of which every line is stored. Nobody sends their lines again, so this waits for the disk."""
+        found = {key: entry for key in candidates if (entry := self._entries.get(key)) is not None}
+        ended = {key: entry for key, entry in found.items() if entry.stream.ended and not entry.stream.final}
+        if not ended:
+            return
+        self._store.be_durable(durable=True)
+        self._store.begin()
+        for entry in ended.values():
+            entry.stream.final = True
+        self._commit(ended)
+        self._store.be_durable(durable=False)
 
     def _store_one(self, arrival: Arrival, now: float, touched: dict[StreamKey, Entry]) -> None:
         batch, data, repair = arrival
@@ -164,14 +187,40 @@ class Writer(threading.Thread):
         if entry.summary is None:
             self._store.add_log(entry.id, take.first, read_log(data))
         else:
-            journal = read_journal(data, entry.summary.step)
-            self._store.add_journal(entry.id, take.first, journal)
             before = entry.summary.malformed
-            entry.summary.add(journal)
-            stream.counts.malformed += entry.summary.malformed - before
+            summary = self._add_journal(entry.id, take.first, data, entry.summary)
+            stream.counts.malformed += summary.malformed - before
+            self._entries[stream.key] = touched[stream.key] = entry._replace(summary=summary)
         self.counters["stored"] += take.lines
         if repair:
             self.counters["repaired"] += take.lines
+
+    def _add_journal(self, stream_id: int, first: int, data: bytes, summary: Summary) -> Summary:
+        """Store the lines of a journal and return the summary with them in it; no bytes whatever end the writer."""
+        try:
+            return self._add_lines(stream_id, first, read_journal(data, summary.step), summary)
+        except Exception as error:
+            if _is_of_the_store(error):
+                raise
+            _log.warning("batch cannot be read", stream=stream_id, first=first, reason=repr(error)[:500])
+        self._store.remove_journal(stream_id, first)
+        for number, line in enumerate(data[:-1].split(b"\n"), first):
+            try:
+                summary = self._add_lines(stream_id, number, read_journal(line + b"\n", summary.step), summary)
+            except Exception as error:
+                if _is_of_the_store(error):
+                    raise
+                self.counters["unreadable"] += 1
+                self._store.remove_journal(stream_id, number)
+                summary = self._add_lines(stream_id, number, unreadable(line, error), summary)
+        return summary
+
+    def _add_lines(self, stream_id: int, first: int, journal: Journal, summary: Summary) -> Summary:
+        self._store.add_journal(stream_id, first, journal)
+        # Into a copy: one that has followed half a batch could not be used any more. (Plain steps cannot fail.)
+        following = summary.copy() if journal.events else summary
+        following.add(journal)
+        return following
 
     def _commit(self, touched: dict[StreamKey, Entry]) -> None:
         wall = self._wall()
@@ -263,20 +312,21 @@ class Writer(threading.Thread):
         for key in [key for key, entry in self._entries.items() if entry.stream.final and key not in spoken_of]:
             if key not in self._changed:
                 del self._entries[key]
+        runs = {key.run for key in self._entries}
+        self._newest = {run: attempt for run, attempt in self._newest.items() if run in runs}
 
     # ── when the store fails ────────────────────────────────────────────────────────────────────
 
-    def _recover(self, error: sqlite3.Error) -> None:
+    def _recover(self, failure: str) -> None:
         """Give up what is not committed, say so every second, and go on as soon as something can be written."""
         self._store.rollback()
-        failure = _explain(error, self._path)
         while True:
             self._inbox.discard()
             self._report(Report(heartbeat=True, failure=failure))
             if self._inbox.wait_closed(RETRY_S):
                 return
             try:
-                self._store.reopen()
+                self._store.open()
                 self._store.probe()
                 self._changed.clear()
                 self._load()
@@ -304,7 +354,22 @@ def _without(data: bytes, lines: int) -> bytes:
     return data[start:]
 
 
+def _is_of_the_store(error: Exception) -> bool:
+    """Whether an error is about the file, and not about what was to be written into it."""
+    of_data = (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError, sqlite3.IntegrityError)
+    return isinstance(error, sqlite3.Error) and not isinstance(error, of_data)
+
+
 def _explain(error: Exception, path: Path) -> str:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+    if _is_full(error, path):
         return f"disk full: cannot write {path}; nothing is lost while the journals are kept, free some space"
     return f"cannot write {path}: {error}"
+
+
+def _is_full(error: Exception, path: Path) -> bool:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL or getattr(error, "errno", None) == errno.ENOSPC:
+        return True
+    try:  # SQLite also says "disk I/O error" where there is no room for the files beside the store
+        return shutil.disk_usage(path.parent).free < _LITTLE_ROOM
+    except OSError:
+        return False

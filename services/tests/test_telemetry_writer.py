@@ -1,0 +1,272 @@
+"""The writer without a bus: lines that nothing can read, a store that is not there, and what waits for the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mosaic_bus.messages import Batch, Position, StreamTail, StreamTails
+from mosaic_services.telemetry import writer as module
+from mosaic_services.telemetry.errors import StoreTooNewError
+from mosaic_services.telemetry.inbox import Arrival, Inbox
+from mosaic_services.telemetry.lines import Journal, read_journal
+from mosaic_services.telemetry.store import Store, open_for_writing
+from mosaic_services.telemetry.streams import StreamKey
+from mosaic_services.telemetry.summary import Summary
+from mosaic_services.telemetry.writer import Report, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEY = StreamKey("run", 1, "journal")
+
+
+class Bench:
+    """A writer and what it reports."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.reports: list[Report] = []
+        self.on_report: Callable[[Report], None] = lambda _report: None
+        self.inbox = Inbox(1024 * 1024, time.monotonic)
+        self.writer = Writer(path, self.inbox, self._hear, time.monotonic, time.time)
+
+    def _hear(self, report: Report) -> None:
+        self.reports.append(report)
+        self.on_report(report)
+
+    def put(self, lines: list[bytes], first: int = 0, key: StreamKey = KEY) -> None:
+        data = b"".join(line + b"\n" for line in lines)
+        count = len(lines)
+        batch = Batch(
+            host="host", run=key.run, attempt=key.attempt, kind=key.kind, first=first, count=count, offset=0, end=9
+        )
+        self.inbox.put(Arrival(batch, data, repair=False))
+
+    def announce(self, sent: int, *keys: StreamKey) -> None:
+        position = Position(number=sent, offset=9)
+        tails = [StreamTail(run=key.run, attempt=1, kind=key.kind, sent=position, final=True) for key in keys or (KEY,)]
+        self.inbox.announce(StreamTails(host="host", tails=tails))
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert self.writer.crash is None, self.writer.crash
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def stored(self) -> int:
+        return max((report.positions[KEY][0].number for report in self.reports if KEY in report.positions), default=0)
+
+    def rows(self, sql: str) -> list[tuple]:
+        with contextlib.closing(sqlite3.connect(self.path)) as db:
+            return db.execute(sql).fetchall()
+
+
+@pytest.fixture
+def bench(tmp_path):
+    bench = Bench(tmp_path / "telemetry" / "telemetry.db")
+    yield bench
+    if bench.writer.is_alive():
+        bench.writer.stop()
+    assert bench.writer.crash is None
+
+
+def step(number: int) -> bytes:
+    return json.dumps({"event": "step", "step": number, "ts": 1.0}).encode()
+
+
+EPISODE = b'{"event":"episode","episode":1,"return":5.0,"step":2,"ts":1.0}'
+POISON = b'{"event":"poison","values":{"x":1}}'
+
+
+# ── lines that nothing can read ─────────────────────────────────────────────────────────────────────
+
+
+def poisoned_reading(data: bytes, last_step: int = 0) -> Journal:
+    if b"poison" in data:
+        raise RecursionError("maximum recursion depth exceeded")
+    return read_journal(data, last_step)
+
+
+def poisoned_binding(data: bytes, last_step: int = 0) -> Journal:
+    """What SQLite refuses to take, after other rows of the batch were taken."""
+    journal = read_journal(data, last_step)
+    for place, kind in enumerate(journal.kinds):
+        if kind == "poison":
+            journal.values[place] = [1]  # type: ignore[call-overload]
+    return journal
+
+
+def poisoned_adding(self: Summary, journal: Journal) -> None:
+    plain_add(self, journal)
+    if "poison" in journal.kinds:
+        raise OverflowError("too large")
+
+
+plain_add = Summary.add
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "poisoned", "reason"),
+    [
+        (module, "read_journal", poisoned_reading, "RecursionError: maximum recursion depth exceeded"),
+        (module, "read_journal", poisoned_binding, "Error binding parameter"),
+        (Summary, "add", poisoned_adding, "OverflowError: too large"),
+    ],
+)
+def test_line_that_cannot_be_read_is_stored_as_malformed_and_its_neighbours_as_they_are(
+    bench, monkeypatch, target, name, poisoned, reason
+):
+    monkeypatch.setattr(target, name, poisoned)
+    lines = [EPISODE, step(1), POISON, *(step(each) for each in range(2, 50)), EPISODE]
+    bench.writer.start()
+    bench.put([step(0)])
+    bench.put(lines, first=1)
+    bench.put([step(50), EPISODE], first=1 + len(lines))
+    bench.until(lambda: bench.stored() == len(lines) + 3)
+    bench.announce(len(lines) + 3)
+    bench.until(lambda: any(final for report in bench.reports for _, final in report.positions.values()))
+    bench.writer.stop()
+    stored = bench.rows("SELECT line FROM events ORDER BY id")
+    assert [line.encode() for (line,) in stored] == [step(0), *lines, step(50), EPISODE]
+    [(number, why)] = bench.rows("SELECT id & ((1 << 40) - 1), reason FROM malformed")
+    assert number == 3
+    assert why.startswith("cannot be read: ")
+    assert reason in why
+    assert bench.rows("SELECT count(*), sum(kind = 'malformed') FROM events") == [(len(lines) + 3, 1)]
+    assert bench.rows("SELECT count(*) FROM points") == [(3,)]
+    [(state, malformed)] = bench.rows("SELECT summary, malformed FROM streams")
+    summary = Summary.load(state)
+    assert (summary.events, summary.episodes, summary.malformed, malformed) == (len(lines) + 3, 3, 1, 1)
+    assert bench.writer.counters["unreadable"] == 1
+
+
+def test_copy_of_a_summary_is_independent_and_equal():
+    summary = Summary()
+    summary.add(read_journal(EPISODE + b"\n" + b'{"event":"scalars","values":{"a":1}}\n'))
+    before = summary.dump()
+    copy = summary.copy()
+    assert copy.dump() == before
+    copy.add(read_journal(EPISODE + b"\n" + b'{"event":"scalars","values":{"b":1}}\n'))
+    assert summary.dump() == before != copy.dump()
+
+
+# ── a store that is not there ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("obstacle", ["no folder", "no database"])
+def test_starts_without_a_usable_store_and_goes_on_when_there_is_one(tmp_path, monkeypatch, obstacle):
+    monkeypatch.setattr(module, "RETRY_S", 0.05)
+    path = tmp_path / "telemetry" / "telemetry.db"
+    blocked = path.parent if obstacle == "no folder" else path
+    blocked.parent.mkdir(exist_ok=True)
+    blocked.write_text("this is in the way of what should be here")
+    bench = Bench(path)
+    assert "cannot write" in bench.writer.failure
+    bench.writer.start()
+    bench.put([step(0)])
+    bench.until(lambda: len(bench.reports) > 2)
+    assert all(report.heartbeat and report.failure for report in bench.reports)
+    assert bench.inbox.dropped > 0
+    blocked.unlink()
+    bench.until(lambda: not bench.reports[-1].failure)
+    bench.put([step(0)])
+    bench.until(lambda: bench.stored() == 1)
+    bench.writer.stop()
+    assert bench.writer.crash is None
+    assert bench.rows("SELECT count(*) FROM events") == [(1,)]
+
+
+def test_ends_at_once_though_the_store_is_not_usable(tmp_path):
+    (tmp_path / "telemetry").write_text("")
+    bench = Bench(tmp_path / "telemetry" / "telemetry.db")
+    bench.writer.start()
+    bench.put([step(0)])
+    bench.writer.stop()
+    assert bench.writer.crash is None
+
+
+def test_store_of_a_newer_version_still_keeps_it_from_starting(tmp_path):
+    path = tmp_path / "telemetry.db"
+    db = open_for_writing(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreTooNewError):
+        Bench(path)
+
+
+# ── what waits for the disk ─────────────────────────────────────────────────────────────────────────
+
+
+def test_only_the_end_of_a_stream_waits_for_the_disk_and_before_it_is_reported(bench):
+    levels: list[tuple[bool, int]] = []
+    level = 1
+    committed_at: list[int] = []
+
+    def trace(statement: str) -> None:
+        nonlocal level
+        if statement.startswith("PRAGMA synchronous ="):
+            level = 2 if "FULL" in statement else 1
+        if statement == "COMMIT":
+            committed_at.append(level)
+
+    def hear(report: Report) -> None:
+        if report.positions and not report.heartbeat:
+            levels.append((any(final for _, final in report.positions.values()), committed_at[-1]))
+
+    bench.writer._store._db.set_trace_callback(trace)
+    bench.on_report = hear
+    bench.writer.start()
+    for number in range(5):
+        bench.put([step(number)], first=number)
+        bench.until(lambda number=number: bench.stored() == number + 1)
+    bench.announce(5)  # all is stored
+    bench.until(lambda: levels[-1][0])
+    log = KEY._replace(kind="log")
+    bench.announce(2, log)  # the end is known before the lines are there
+    bench.put([b"a", b"b"], key=log)
+    bench.until(lambda: len(levels) >= 8)
+    assert levels == [(False, 1)] * 5 + [(True, 2), (False, 1), (True, 2)]
+    bench.writer.stop()
+    assert bench.rows("SELECT kind, number, final FROM streams ORDER BY kind") == [("journal", 5, 1), ("log", 2, 1)]
+
+
+def test_what_a_killed_process_left_in_the_log_is_made_durable_on_opening(tmp_path, monkeypatch):
+    path = tmp_path / "telemetry.db"
+    left = Store(path)
+    left.open()
+    left.begin()
+    left.add_log(1, 0, ["a"])
+    left.commit()  # not closed, so it is in the write-ahead log only
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    again = Store(path)
+    again.open()
+    assert len(synced) == 1
+    again.close()
+    left.close()
+
+
+# ── what must not grow for ever ─────────────────────────────────────────────────────────────────────
+
+
+def test_runs_that_are_done_are_forgotten(bench, monkeypatch):
+    monkeypatch.setattr(module, "HOST_SILENT_S", 0.1)
+    monkeypatch.setattr(module, "POSITIONS_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "SUMMARY_EVERY_S", 0.05)
+    bench.writer.start()
+    keys = [StreamKey(f"run-{number}", 1, "journal") for number in range(20)]
+    for key in keys:
+        bench.put([step(0)], key=key)
+    bench.announce(1, *keys)
+    bench.until(lambda: not bench.writer._entries and bench.writer.counters["stored"] == 20)
+    bench.until(lambda: not bench.writer._newest)
+    bench.writer.stop()
+    assert bench.rows("SELECT count(*), sum(final) FROM streams") == [(20, 20)]
