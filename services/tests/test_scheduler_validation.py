@@ -96,6 +96,50 @@ def test_a_broken_schema_does_not_stop_runs():
 
 
 @pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/missing"},
+        {"$ref": "#"},
+        {"required": None},
+        {"required": 3},
+        {"properties": None},
+        {"properties": {"a": {"$ref": "#/nowhere"}}},
+        {"properties": {"a": {"pattern": "("}}},
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_broken_and_refuses_nothing(schema):
+    made = ConfigSchema(schema)
+    assert made.problems({"a": "text"}) == []
+    assert made.broken
+    assert made.problems({"a": 1}) == []
+
+
+def test_a_schema_in_another_document_is_never_fetched(monkeypatch):
+    fetched = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *request, **_: fetched.append(request))
+    made = ConfigSchema({"$ref": "http://127.0.0.1:9/schema.json"})
+    assert made.problems({"a": 1}) == []
+    assert made.broken
+    assert not fetched
+
+
+def test_a_configuration_that_cannot_be_checked_yet_is_accepted_with_a_warning():
+    (host,) = known_hosts()
+    environment = EnvironmentStatus(worker="stress", profile="default", status="available")
+    state = HostState(host="local", total=Resources(cpus=2, memory_mb=4000), environments=[environment])
+    host.report(state, 0.0)
+    warnings, checked = check_submission(RunSpec(worker="stress"), [host], {})
+    assert warnings == ["configuration is checked once the environment of stress/default is built"]
+    assert not checked
+
+
+def test_a_broken_schema_is_told_at_submission():
+    schemas = {("baseline", "default", "f"): ConfigSchema({"$ref": "#"})}
+    (warning,), _ = check_submission(RunSpec(worker="baseline"), known_hosts(), schemas)
+    assert warning.startswith("configuration is not checked: the schema of baseline/default is unusable: RecursionErr")
+
+
+@pytest.mark.parametrize(
     ("config", "name"),
     [
         ({"algo": "PPO", "env_id": "CartPole-v1", "seed": 1}, "ppo-cartpole-seed1"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from referencing import Registry
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -14,34 +15,55 @@ if TYPE_CHECKING:
 __all__ = ["ConfigSchema"]
 
 _LONGEST_VALUE = 80
+_LONGEST_REASON = 300
 _FIELDS_NAMED = 30
 # The supervisor puts the run's id into the worker's file; a user never writes it.
 _GIVEN_BY_US = "run_id"
 
 
 class ConfigSchema:
-    """What configuration a worker takes."""
+    """What configuration a worker takes.
+
+    Workers are not ours: a schema can be wrong in any way, and some ways show only when a value is checked. Such a
+    schema is `broken`, with the reason, and must not keep the worker's runs from being tried.
+    """
 
     def __init__(self, schema: dict[str, Any]) -> None:
-        required = [name for name in schema.get("required", []) if name != _GIVEN_BY_US]
-        self._schema = {**schema, "required": required}
-        self._validator: Draft202012Validator | None = Draft202012Validator(self._schema)
         self.broken = ""
+        self._validator: Draft202012Validator | None = None
         try:
-            Draft202012Validator.check_schema(self._schema)
-        except SchemaError as error:
-            # A worker's broken schema must not keep its runs from being tried.
-            self._validator = None
-            self.broken = error.message
+            self._validator = _validator(schema)
+            self._find({})
+        except Exception as error:
+            self._give_up(error)
 
     def problems(self, config: dict[str, Any]) -> list[str]:
         """Name each field that is wrong, the value given and what is allowed; empty if all is well."""
+        try:
+            return self._find(config)
+        except Exception as error:
+            self._give_up(error)
+            return []
+
+    def _find(self, config: dict[str, Any]) -> list[str]:
         if self._validator is None:
             return []
         found: dict[str, None] = {}
         for error in sorted(self._validator.iter_errors(config), key=lambda each: list(map(str, each.absolute_path))):
             found.update(dict.fromkeys(_explain(error)))
         return list(found)
+
+    def _give_up(self, error: Exception) -> None:
+        self._validator = None
+        said = error.message if isinstance(error, SchemaError) else f"{type(error).__name__}: {error}"
+        self.broken = said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]}…"
+
+
+def _validator(schema: dict[str, Any]) -> Draft202012Validator:
+    Draft202012Validator.check_schema(schema)
+    required = [name for name in schema.get("required", []) if name != _GIVEN_BY_US]
+    # An empty registry fetches nothing: a `$ref` to another document is an error, never a request.
+    return Draft202012Validator({**schema, "required": required}, registry=Registry())
 
 
 def _explain(error: ValidationError) -> list[str]:

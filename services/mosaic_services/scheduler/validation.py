@@ -37,7 +37,7 @@ def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> 
     if problems:
         hint = f"(mosaic workers describe {spec.worker})"
         raise CommandRefusedError("invalid_config", f"{'; '.join(problems)}  {hint}", {"problems": problems})
-    return _warnings(spec, known), checked
+    return _warnings(spec, known, schemas), checked
 
 
 def _check_size(spec: RunSpec) -> None:
@@ -104,8 +104,26 @@ def _check_resources(spec: RunSpec, hosts: Collection[Host]) -> None:
     )
 
 
-def _warnings(spec: RunSpec, hosts: Collection[Host]) -> list[str]:
+def _warnings(spec: RunSpec, hosts: Collection[Host], schemas: Schemas) -> list[str]:
     able = [host for host in hosts if (spec.worker, spec.profile) in host.environments]
+    return [*_waiting_warnings(spec, able), *_config_warnings(spec, able, schemas)]
+
+
+def _config_warnings(spec: RunSpec, able: Collection[Host], schemas: Schemas) -> list[str]:
+    """Say why the configuration is not checked now, if it is not."""
+    name = f"{spec.worker}/{spec.profile}"
+    environments = [host.environments[spec.worker, spec.profile] for host in able]
+    installed = [each for each in environments if each.status == "installed"]
+    described = [schemas.get((spec.worker, spec.profile, each.fingerprint)) for each in installed]
+    known = [schema for schema in described if schema is not None]
+    if broken := [schema.broken for schema in known if schema.broken]:
+        return [f"configuration is not checked: the schema of {name} is unusable: {broken[0]}"]
+    if known or all(each.status == "broken" for each in environments):
+        return []
+    return [f"configuration is checked once the environment of {name} is {'described' if installed else 'built'}"]
+
+
+def _waiting_warnings(spec: RunSpec, able: Collection[Host]) -> list[str]:
     statuses = {host.environments[spec.worker, spec.profile].status for host in able}
     if statuses == {"broken"}:
         return [f"worker {spec.worker}, profile {spec.profile}, is broken on every host that has it: the run will wait"]
