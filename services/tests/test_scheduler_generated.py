@@ -42,6 +42,10 @@ class ModelHost:
 
     name: str
     up: bool = True
+    # It can write nothing for a while, or is about to end.
+    full: bool = False
+    stopping: bool = False
+    instance: int = 1
     attempts: dict[Key, AttemptReport] = field(default_factory=dict)
     forgotten: set[Key] = field(default_factory=set)
     inbox: list[tuple[float, todo.Instruction]] = field(default_factory=list)
@@ -51,6 +55,8 @@ class ModelHost:
         environments = [EnvironmentStatus(worker="w", profile="default", status="installed", fingerprint="f")]
         return HostState(
             host=self.name,
+            instance=f"{self.name}{self.instance}",
+            draining=self.stopping,
             total=Resources(cpus=CPUS, memory_mb=8000),
             environments=environments,
             attempts=list(self.attempts.values()),
@@ -77,6 +83,8 @@ class World(RuleBasedStateMachine):
         self.submitted: list[str] = []
         self.cancelled: set[str] = set()
         self.crash = ""
+        # Live attempts of hosts that were silent for so long that they were given up.
+        self.abandoned: set[tuple[str, Key]] = set()
         self.machine = self._load()
 
     # ── the shell, as a model ───────────────────────────────────────────────────────────────────
@@ -95,6 +103,9 @@ class World(RuleBasedStateMachine):
 
     def feed(self, event: events.Event) -> list[todo.Instruction]:
         out = self.machine.handle(event)
+        for name, known in self.machine.ledger.hosts.items():
+            if self.now - known.heard_at > LOST_AFTER_S:
+                self.abandoned |= {(name, (each.run, each.attempt)) for each in self.hosts[name].live()}
         crash, self.crash = self.crash, ""
         if crash != "before saving":
             self._save(out)
@@ -212,11 +223,22 @@ class World(RuleBasedStateMachine):
         host = self.hosts[name]
         host.up = how != "away"
         host.inbox.clear()
+        if host.stopping or how in {"reboot", "amnesia"}:
+            host.stopping = False
+            host.instance += 1
         if how == "reboot":
             for each in host.live():
                 host.end((each.run, each.attempt), code=None)
         elif how == "amnesia":
             host.attempts.clear()
+
+    @rule(name=st.sampled_from("ab"), full=st.booleans())
+    def disk_changes(self, name: str, full: bool) -> None:
+        self.hosts[name].full = full
+
+    @rule(name=st.sampled_from("ab"))
+    def supervisor_is_about_to_end(self, name: str) -> None:
+        self.hosts[name].stopping = True
 
     @rule(when=st.sampled_from(["before saving", "after saving"]))
     def scheduler_crashes(self, when: str) -> None:
@@ -228,6 +250,10 @@ class World(RuleBasedStateMachine):
         key = (command.run, command.attempt)
         where = (self._at(), host.name, *key)
         match command:
+            case todo.SendPlace() if host.stopping:
+                return events.PlaceRefused(*where, "stopping", "it is about to end")
+            case todo.SendPlace() if host.full and key not in host.attempts and key not in host.forgotten:
+                return events.PlaceRefused(*where, "host_unavailable", "disk full")
             case todo.SendPlace(spec=spec):
                 if key in host.forgotten:
                     return events.PlaceRefused(*where, "already_ended", "it has ended")
@@ -243,7 +269,8 @@ class World(RuleBasedStateMachine):
             case todo.SendForget():
                 assert key not in host.attempts or host.attempts[key].phase is AttemptPhase.ENDED, "forgot a live one"
                 saved = self.saved_runs.get(key[0])
-                assert saved is None or saved.final, "forgotten before its end was saved"
+                given_up = key in self.saved_attempts and self.saved_attempts[key].outcome == RunStateName.LOST
+                assert saved is None or saved.final or given_up, "forgotten before its end was saved"
                 if host.attempts.pop(key, None):
                     host.forgotten.add(key)
         return None
@@ -267,8 +294,26 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def no_run_has_two_live_attempts(self) -> None:
-        live = [each.run for host in self.hosts.values() for each in host.live()]
+        live = [
+            each.run
+            for host in self.hosts.values()
+            for each in host.live()
+            if (host.name, (each.run, each.attempt)) not in self.abandoned
+        ]
         assert len(live) == len(set(live))
+
+    @invariant()
+    def every_run_is_in_one_place(self) -> None:
+        ledger = self.machine.ledger
+        waiting = [run.id for run in ledger.queue]
+        placed = [run for host in ledger.hosts.values() for run, _ in host.placed]
+        assert sorted(waiting + placed) == sorted(run.id for run in ledger.runs.values() if not run.final)
+
+    @invariant()
+    def attempts_are_numbered_without_gaps(self) -> None:
+        for run in self.machine.ledger.runs.values():
+            assert [each.number for each in run.attempts] == list(range(1, len(run.attempts) + 1))
+            assert all(each.begun for each in run.attempts[:-1])
 
     @invariant()
     def what_was_promised_is_kept(self) -> None:
@@ -279,8 +324,11 @@ class World(RuleBasedStateMachine):
         self.crash = ""
         for host in self.hosts.values():
             host.up = True
+            host.full = False
+            host.instance += host.stopping
+            host.stopping = False
             host.inbox.clear()
-        for _ in range(16 * len(self.submitted) + 160):
+        for _ in range(16 * len(self.submitted) + 300):
             self._half_second(going=True)
         for run in self.submitted:
             assert self.saved_runs[run].final, self.saved_runs[run]

@@ -70,10 +70,10 @@ class Story:
         return [each for each in self.out if isinstance(each, kind)]
 
 
-def host(*attempts, name="local", cpus=2.0, status="installed", memory_mb=8000, fingerprint="f"):
+def host(*attempts, name="local", cpus=2.0, status="installed", memory_mb=8000, fingerprint="f", **more):
     environment = EnvironmentStatus(worker="w", profile="default", status=status, fingerprint=fingerprint)
     total = Resources(cpus=cpus, memory_mb=memory_mb)
-    return HostState(host=name, total=total, environments=[environment], attempts=list(attempts))
+    return HostState(host=name, total=total, environments=[environment], attempts=list(attempts), **more)
 
 
 def attempt(run, phase="running", cpus=1.0, number=1, **exit_fields):
@@ -198,7 +198,15 @@ def test_a_failure_keeps_its_category_code_and_last_lines(story):
     assert state.detail == "a\nb"
 
 
-@pytest.mark.parametrize(("code", "category"), [("unknown_worker", "configuration"), ("internal", "infrastructure")])
+@pytest.mark.parametrize(
+    ("code", "category"),
+    [
+        ("unknown_worker", "configuration"),
+        ("unknown_profile", "configuration"),
+        ("unusable_environment", "infrastructure"),
+        ("internal", "infrastructure"),
+    ],
+)
 def test_a_refused_placement_fails_the_run(story, code, category):
     story.feed(events.HostReported, host())
     run = story.submit()
@@ -317,3 +325,178 @@ def test_equal_reasons_are_recorded_once(story):
     story.submit()
     story.pass_time(60)
     assert not story.said(todo.RecordDecision)
+
+
+def test_the_host_says_whose_fault_a_failure_is(story):
+    story.feed(events.HostReported, host())
+    runs = [story.submit(), story.submit()]
+    untold = attempt(runs[0], "ended", code=2)
+    told = attempt(runs[1], "ended", code=0, category="infrastructure", reason="its output is lost")
+    story.feed(events.HostReported, host(untold, told))
+    states = [story.state(run) for run in runs]
+    assert [state.state for state in states] == [RunStateName.FAILED] * 2
+    assert [state.category for state in states] == [FailureCategory.INFRASTRUCTURE] * 2
+
+
+# ── hosts that cannot take a run now ────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_placed_on_a_host_that_is_about_to_end(story):
+    story.feed(events.HostReported, host(draining=True, instance="1"))
+    run = story.submit()
+    assert story.state(run).state is RunStateName.QUEUED
+    assert story.state(run).reason == "local is about to end"
+    story.feed(events.HostReported, host(instance="2"))
+    assert story.state(run).state is RunStateName.STARTING
+
+
+@pytest.mark.parametrize("code", ["stopping", "host_unavailable"])
+def test_what_a_host_cannot_take_now_goes_back_to_the_queue(story, code):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.feed(events.PlaceRefused, "local", run, 1, code, "disk full")
+    state = story.state(run)
+    assert (state.state, state.attempt, state.host) == (RunStateName.QUEUED, 0, None)
+    assert state.reason == "local could not take it: disk full; tries again in 5 s"
+    assert [each.attempt.outcome for each in story.said(todo.SaveAttempt)] == ["refused"]
+    story.pass_time(4.5, host())
+    assert not story.said(todo.SendPlace)
+    story.pass_time(2, host())
+    assert [each.attempt for each in story.said(todo.SendPlace)] == [1]
+    (record,) = story.machine.ledger.runs[run].attempts
+    assert (record.number, record.outcome) == (1, "")
+
+
+def refused_after(story, run):
+    """Refuse the attempt whenever it is offered; say how long it took to be offered again, six times."""
+    waits = []
+    for _ in range(6):
+        story.feed(events.PlaceRefused, "local", run, 1, "host_unavailable", "disk full")
+        since = story.now
+        while not story.pass_time(1, host()) or not story.said(todo.SendPlace):
+            assert story.now - since < 100, "stuck"
+        waits.append(round(story.now - since))
+    return waits
+
+
+def test_a_host_that_cannot_take_runs_is_asked_ever_less_often_until_it_takes_one(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    waits = refused_after(story, run)
+    assert all(low <= wait <= low + 2 for wait, low in zip(waits, [5, 10, 20, 40, 60, 60], strict=True)), waits
+    story.feed(events.PlaceAcknowledged, "local", run, 1)
+    story.feed(events.HostReported, host(attempt(run)))
+    other = story.submit()
+    story.feed(events.PlaceRefused, "local", other, 1, "host_unavailable", "disk full")
+    assert story.state(other).reason.endswith("tries again in 5 s")
+
+
+def test_refusals_of_offers_made_together_count_once(story):
+    story.feed(events.HostReported, host(cpus=4.0))
+    runs = [story.submit() for _ in range(4)]
+    for run in runs:
+        story.feed(events.PlaceRefused, "local", run, 1, "host_unavailable", "disk full")
+    assert {story.state(run).reason for run in runs} == {"local could not take it: disk full; tries again in 5 s"}
+
+
+def test_a_full_disk_fails_no_run_and_keeps_the_order(story):
+    story.feed(events.HostReported, host())
+    runs = [story.submit() for _ in range(6)]
+    for run in reversed(runs[:2]):
+        story.feed(events.PlaceRefused, "local", run, 1, "host_unavailable", "disk full")
+    assert {story.state(run).state for run in runs} == {RunStateName.QUEUED}
+    story.pass_time(8, host())
+    assert list(dict.fromkeys(each.run for each in story.said(todo.SendPlace))) == runs[:2]
+    assert {story.state(run).state for run in runs[2:]} == {RunStateName.QUEUED}
+
+
+def test_another_host_takes_what_one_refused_once_it_is_sure_that_the_first_has_not_got_it(story):
+    story.feed(events.HostReported, host(name="a"))
+    run = story.submit()
+    story.feed(events.HostReported, host(name="b"))
+    story.feed(events.PlaceRefused, "a", run, 1, "host_unavailable", "disk full")
+    assert not story.said(todo.SendPlace)
+    story.pass_time(7, host(name="a", cpus=0.5), host(name="b"))
+    assert {(each.host, each.attempt) for each in story.said(todo.SendPlace)} == {("b", 1)}
+
+
+def test_a_host_that_ends_and_has_not_got_it_releases_a_run_at_once(story):
+    story.feed(events.HostReported, host(name="a"))
+    run = story.submit()
+    story.feed(events.HostReported, host(name="b"))
+    story.feed(events.PlaceRefused, "a", run, 1, "stopping", "it is about to end")
+    story.feed(events.HostReported, host(name="a", draining=True))
+    assert [(each.host, each.attempt) for each in story.said(todo.SendPlace)] == [("b", 1)]
+
+
+def test_a_host_that_refused_a_run_and_has_it_after_all_keeps_it(story):
+    story.feed(events.HostReported, host(name="a"))
+    run = story.submit()
+    story.feed(events.HostReported, host(name="b"))
+    story.feed(events.PlaceRefused, "a", run, 1, "stopping", "it is about to end")
+    story.feed(events.HostReported, host(attempt(run), name="a", draining=True))
+    assert not story.said(todo.SendPlace)
+    assert not story.said(todo.SendStop)
+    state = story.state(run)
+    assert (state.state, state.host, state.attempt) == (RunStateName.RUNNING, "a", 1)
+
+
+def test_a_refused_run_goes_elsewhere_under_a_new_number_if_the_host_stays_silent(story):
+    story.feed(events.HostReported, host(name="a"))
+    run = story.submit()
+    story.feed(events.PlaceRefused, "a", run, 1, "host_unavailable", "disk full")
+    story.pass_time(303, host(name="b"))
+    assert {(each.host, each.attempt) for each in story.said(todo.SendPlace)} == {("b", 2)}
+
+
+def test_a_refused_run_can_be_cancelled_and_does_not_come_back(story):
+    story.feed(events.HostReported, host())
+    run = story.submit()
+    story.feed(events.PlaceRefused, "local", run, 1, "host_unavailable", "disk full")
+    story.feed(events.CancelRequested, run, "enough")
+    assert story.state(run).state is RunStateName.CANCELLED
+    story.pass_time(20, host())
+    assert not story.said(todo.SendPlace)
+    assert not story.machine.ledger.hosts["local"].unsettled
+
+
+# ── two supervisors of one name ─────────────────────────────────────────────────────────────────────
+
+
+def test_of_two_supervisors_of_one_name_the_first_is_listened_to_and_nothing_is_placed(story):
+    story.feed(events.HostReported, host(instance="1"))
+    run = story.submit()
+    first, second = host(attempt(run), instance="1"), host(attempt(run, "ended", code=1), instance="2")
+    story.pass_time(30, first, second)
+    assert story.state(run).state is RunStateName.RUNNING
+    known = story.machine.ledger.hosts["local"]
+    assert known.conflict(story.now).startswith("two supervisors call themselves local: 1 is listened to, 2 is not")
+    waiting = story.submit()
+    assert "two supervisors call themselves local" in story.state(waiting).reason
+    story.pass_time(7, first)
+    assert not known.conflict(story.now)
+    assert story.state(waiting).state is RunStateName.STARTING
+
+
+def test_a_supervisor_that_started_again_takes_over_within_seconds(story):
+    story.feed(events.HostReported, host(instance="1"))
+    run = story.submit()
+    story.feed(events.HostReported, host(attempt(run), instance="1"))
+    story.pass_time(1)
+    story.pass_time(4, host(attempt(run, "stopping"), instance="2"))
+    assert story.state(run).state is RunStateName.STOPPING
+    assert not story.machine.ledger.hosts["local"].conflict(story.now)
+
+
+# ── schemas that are not what they should be ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#/$defs/missing"}, {"$ref": "#"}, {"required": None}])
+def test_a_broken_schema_neither_ends_the_scheduler_nor_fails_a_run(story, schema):
+    waiting = story.submit(config={"a": 1})
+    story.feed(events.HostReported, host(cpus=1.0))
+    story.feed(events.DescriptionKnown, "w", "default", "f", schema)
+    assert not story.state(waiting).state.final
+    story.submit(config={"b": 1})
+    (answer,) = story.said(todo.Answer)
+    assert answer.result.warnings[0].startswith("configuration is not checked: the schema of w/default is unusable")

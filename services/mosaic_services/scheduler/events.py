@@ -63,7 +63,7 @@ class CancelRequested(Event):
 
 @dataclass(frozen=True, slots=True)
 class HostReported(Event):
-    """A host said how it is."""
+    """A supervisor said how its host is."""
 
     state: HostState
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import RunStateName
 from mosaic_services.scheduler import instructions as todo
-from mosaic_services.scheduler.model import Attempt, Ending, Host, Run
+from mosaic_services.scheduler.model import REFUSED, Attempt, Ending, Host, Run
 from mosaic_services.scheduler.queue import Queue
 
 if TYPE_CHECKING:
@@ -49,12 +49,18 @@ class Ledger:
     def restore(self, run: Run) -> None:
         """Take a run from the store, as it was when it was last saved."""
         self.runs[run.id] = run
+        refused = run.attempts[-1] if run.attempts and run.attempts[-1].outcome == REFUSED else None
+        if refused is not None:
+            refused.offered_at = self.at.mono
+            self.host(refused.host).unsettled[refused.key] = refused
         if run.final:
             return
         self._published[run.id] = self.at.mono - REPUBLISH_S
         if attempt := run.current:
             attempt.seen_at = attempt.accepted_at = attempt.offered_at = self.at.mono
             self.host(attempt.host).placed[attempt.key] = attempt
+        elif refused is not None:
+            self.queue.deferred[run.id] = run
         else:
             self.queue.add(run)
 
@@ -75,6 +81,8 @@ class Ledger:
 
     def render(self, run: Run, now: float) -> RunState:
         """Say how a run is, with the reason as it is at this moment."""
+        if run.id in self.queue.deferred:
+            return run.render(self.hosts[run.attempts[-1].host].held(now) or None)
         if run.state is RunStateName.QUEUED:
             return run.render(self.queue.group(run).wait.reason)
         if not run.final and run.host and (host := self.hosts[run.host]).silent:
@@ -108,6 +116,8 @@ class Ledger:
 
     def start(self, run: Run, host: Host, state: RunStateName, reason: str) -> None:
         """Give a run that has left the queue to a host."""
+        if run.attempts and not run.attempts[-1].begun:
+            run.attempts.pop()
         number = len(run.attempts) + 1
         attempt = Attempt(run.id, number, host.name, run.spec.resources, placed_at=self.at.wall)
         run.attempts.append(attempt)
@@ -116,6 +126,38 @@ class Ledger:
         self.move(run, state, f"placed on {host.name}: {reason}", event="placed")
         self.save_attempt(attempt)
         self.send_place(run, attempt)
+
+    def defer(self, run: Run, attempt: Attempt, code: str, why: str) -> None:
+        """Take a run back that its host cannot take now; until it is sure that the host has not got it, it waits."""
+        host = self.hosts[attempt.host]
+        host.placed.pop(attempt.key, None)
+        host.sent.pop(("place", *attempt.key), None)
+        host.unsettled[attempt.key] = attempt
+        host.hold(attempt, why, self.at.mono)
+        attempt.outcome, attempt.refused_as = REFUSED, code
+        attempt.missing_reports, attempt.missing_since = 0, None
+        self.save_attempt(attempt)
+        run.host, run.detail = None, ""
+        self.queue.deferred[run.id] = run
+        self.move(run, RunStateName.QUEUED, host.held(self.at.mono), event="refused")
+
+    def settle(self, attempt: Attempt, outcome: str) -> None:
+        """Let a run that a host had refused go on, to that host or another."""
+        self.hosts[attempt.host].unsettled.pop(attempt.key, None)
+        attempt.outcome = outcome
+        self.save_attempt(attempt)
+        if (run := self.runs.get(attempt.run)) and run.id in self.queue.deferred:
+            self.queue.add(run)
+
+    def take_back(self, run: Run, attempt: Attempt) -> None:
+        """Give a run back to a host that refused it and has it after all: an earlier offer had arrived."""
+        host = self.hosts[attempt.host]
+        self.queue.remove(run)
+        host.unsettled.pop(attempt.key, None)
+        host.placed[attempt.key] = attempt
+        attempt.outcome = ""
+        run.host = host.name
+        self.move(run, RunStateName.STARTING, f"{host.name} has it after all", event="placed")
 
     def stop(self, run: Run, attempt: Attempt, ending: Ending) -> None:
         """Begin to stop an attempt; its host's reports say when it has stopped."""

@@ -11,7 +11,7 @@ from mosaic_bus.messages import AttemptPhase, FailureCategory, RunStateName
 from mosaic_services.scheduler import events, outcomes
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.ledger import Ledger
-from mosaic_services.scheduler.model import Attempt, Ending, Host, Run
+from mosaic_services.scheduler.model import NOT_BEGUN, Attempt, Ending, Host, Run
 from mosaic_services.scheduler.naming import find_run, make_name
 from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.placement import amounts
@@ -148,7 +148,7 @@ class Machine:
 
     def _place(self) -> None:
         ledger = self.ledger
-        for group in ledger.queue.place(ledger.hosts.values(), self._start):
+        for group in ledger.queue.place(ledger.hosts.values(), ledger.at.mono, self._start):
             for run in group.runs.values():
                 ledger.decide(run, "queued", group.wait.reason)
                 ledger.publish_soon(run)
@@ -168,13 +168,21 @@ class Machine:
         if not attempt.acknowledged:
             attempt.acknowledged = True
             attempt.accepted_at = self.ledger.at.mono
+            self.ledger.hosts[attempt.host].took(attempt)
             self.ledger.save_attempt(attempt)
 
     def _place_refused(self, event: events.PlaceRefused) -> None:
         found = self.ledger.open_attempt(event.host, event.run, event.attempt)
         # A host that has shown the attempt has it, whatever it says to a repeated offer.
-        if found and found[1].phase is None:
-            run, _ = found
+        if found is None or found[1].phase is not None:
+            return
+        run, attempt = found
+        if event.code in outcomes.NOT_NOW:
+            # One that took it may say so to a repeated offer; and what is being stopped is settled by reports.
+            if not attempt.acknowledged and run.ending is None:
+                self.ledger.defer(run, attempt, event.code, event.message)
+                self._place()
+        else:
             self.ledger.finish(run, outcomes.of_refusal(event.code, event.message, event.host, run.ending))
             self._place()
 
@@ -191,6 +199,8 @@ class Machine:
     def _host_reported(self, event: events.HostReported) -> None:
         ledger = self.ledger
         host = ledger.host(event.state.host)
+        if not host.listens_to(event.state, event.at.mono):
+            return
         host.report(event.state, event.at.mono)
         if host.silent:
             host.silent = False
@@ -200,11 +210,15 @@ class Machine:
         for key, attempt in list(host.placed.items()):
             if key not in host.listed:
                 self._attempt_missing(host, attempt)
+        for key, attempt in list(host.unsettled.items()):
+            if key not in host.listed and self._never_arrives(host, attempt):
+                ledger.settle(attempt, NOT_BEGUN)
         self._fetch_descriptions(host)
         self._place()
 
     def _attempt_reported(self, host: Host, report: AttemptReport) -> None:
         ledger = self.ledger
+        self._take_back(host, report)
         found = ledger.open_attempt(host.name, report.run, report.attempt)
         if found is not None:
             run, attempt = found
@@ -223,6 +237,24 @@ class Machine:
             known = ledger.runs.get(report.run)
             reason = f"the run is already {known.state}" if known and known.final else "it was not placed here"
             ledger.send_stop(host.name, report.run, report.attempt, reason)
+
+    def _take_back(self, host: Host, report: AttemptReport) -> None:
+        """If a host has an attempt that it refused, an earlier offer of it had arrived."""
+        run = self.ledger.runs.get(report.run)
+        attempt = run.attempts[-1] if run and run.attempts else None
+        if run is None or attempt is None or attempt.begun:
+            return
+        if (attempt.number, attempt.host) == (report.attempt, host.name):
+            if run.final:
+                self.ledger.settle(attempt, run.state.value)
+            else:
+                self.ledger.take_back(run, attempt)
+
+    def _never_arrives(self, host: Host, attempt: Attempt) -> bool:
+        """Whether a report without an attempt that was refused shows that no earlier offer of it arrives any more."""
+        if attempt.refused_as == "stopping" and host.state is not None and host.state.draining:
+            return True
+        return self._missing_for_good(attempt) and self.ledger.at.mono - attempt.offered_at > SETTLED_AFTER_S
 
     def _follow(self, run: Run, attempt: Attempt, report: AttemptReport) -> None:
         """Bring a run's state to that of its attempt, which only ever goes forward."""
@@ -251,10 +283,7 @@ class Machine:
         """Judge an attempt of ours that a report does not list: on its way, gone, or never arrived."""
         ledger, now = self.ledger, self.ledger.at.mono
         run = ledger.runs[attempt.run]
-        attempt.missing_reports += 1
-        if attempt.missing_since is None:
-            attempt.missing_since = now
-        if attempt.missing_reports < VANISHED_REPORTS or now - attempt.missing_since < MISSING_FOR_S:
+        if not self._missing_for_good(attempt):
             return
         unseen_for = now - max(attempt.seen_at, attempt.offered_at)
         if run.ending is not None:
@@ -263,6 +292,14 @@ class Machine:
         elif attempt.acknowledged and unseen_for > VANISHED_AFTER_S:
             reason = f"host {host.name} no longer knows this attempt"
             ledger.finish(run, Outcome(RunStateName.FAILED, reason, FailureCategory.INFRASTRUCTURE))
+
+    def _missing_for_good(self, attempt: Attempt) -> bool:
+        """Count a report without an attempt; one such report can be late, so two are needed, some time apart."""
+        now = self.ledger.at.mono
+        attempt.missing_reports += 1
+        if attempt.missing_since is None:
+            attempt.missing_since = now
+        return attempt.missing_reports >= VANISHED_REPORTS and now - attempt.missing_since >= MISSING_FOR_S
 
     # ── what workers say of themselves ──────────────────────────────────────────────────────────
 
@@ -328,6 +365,9 @@ class Machine:
             for attempt in list(host.placed.values()):
                 reason = f"host {host.name} silent for {silent_for:.0f} s; what became of the attempt is not known"
                 ledger.finish(ledger.runs[attempt.run], Outcome(RunStateName.LOST, reason))
+            for attempt in list(host.unsettled.values()):
+                # It said that it did not take it: the run goes elsewhere, under a new number to be safe.
+                ledger.settle(attempt, RunStateName.LOST.value)
 
     def _tell_silence(self, host: Host, reason: str) -> None:
         for attempt in host.placed.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,21 @@ from mosaic_bus.messages import AttemptPhase, FailureCategory, RunState, RunStat
 if TYPE_CHECKING:
     from mosaic_bus.messages import EnvironmentStatus, ExitReport, HostState, Resources, RunSpec
 
-__all__ = ["Attempt", "Ending", "Host", "Key", "Run"]
+__all__ = ["NOT_BEGUN", "REFUSED", "Attempt", "Ending", "Host", "Key", "Run"]
+
+# Outcomes of an attempt that its host could not take: it may yet arrive there by an offer that is still under way …
+REFUSED = "refused"
+# … and it certainly will not; the next placement has its number.
+NOT_BEGUN = "not begun"
+# A host that could not take an attempt gets none for so long, twice as long each time.
+_HELD_S = 5.0
+_HELD_AT_MOST_S = 60.0
+# Another supervisor of the same name takes a host over once the one we listen to has been silent for so long, …
+_TAKEN_OVER_AFTER_S = 3.0
+# … or for so long if both are known to be there: one that is slow for a moment must not lose its runs.
+_RIVAL_AFTER_S = 10.0
+# Two supervisors have one name if both reported within this time.
+_CONFLICT_S = 5.0
 
 # (run, attempt number)
 Key = tuple[str, int]
@@ -47,6 +62,12 @@ class Attempt:
     missing_since: float | None = None
     missing_reports: int = 0
     stop_acknowledged: bool = False
+    refused_as: str = ""
+
+    @property
+    def begun(self) -> bool:
+        """Whether it began, as far as is known."""
+        return self.outcome not in {REFUSED, NOT_BEGUN}
 
     @property
     def key(self) -> Key:
@@ -91,6 +112,11 @@ class Run:
         return self.attempts[-1] if self.attempts and not self.final and self.state is not RunStateName.QUEUED else None
 
     @property
+    def begun(self) -> int:
+        """The number of the newest attempt that began; 0 if none did."""
+        return sum(attempt.begun for attempt in self.attempts)
+
+    @property
     def short(self) -> str:
         """How people see the id."""
         return self.id[-6:]
@@ -105,7 +131,7 @@ class Run:
             state=self.state,
             reason=self.reason if reason is None else reason,
             category=self.category,
-            attempt=self.attempts[-1].number if self.attempts else 0,
+            attempt=self.begun,
             host=self.host,
             submitted_at=self.submitted_at,
             changed_at=self.changed_at,
@@ -125,6 +151,17 @@ class Host:
     state: HostState | None = None
     silent: bool = False
     placed: dict[Key, Attempt] = field(default_factory=dict)
+    # Attempts that it refused for the moment and that may yet arrive; until that is settled it gets nothing new.
+    unsettled: dict[Key, Attempt] = field(default_factory=dict)
+    # Since when and until when it is held back, after how many refusals in a row, and why.
+    held_at: float = float("-inf")
+    held_until: float = float("-inf")
+    refusals: int = 0
+    refusal: str = ""
+    # Another supervisor that reports under this name: which, when last, and whether ours has reported since.
+    rival: str = ""
+    rival_at: float = float("-inf")
+    contested: bool = False
     listed: frozenset[Key] = frozenset()
     environments: dict[tuple[str, str], EnvironmentStatus] = field(default_factory=dict)
     # When each command was last sent, so that repeats are paced: (command, run, attempt) -> monotonic moment.
@@ -139,6 +176,52 @@ class Host:
         self.sent = {
             key: at for key, at in self.sent.items() if key[1:] in self.listed or key[1:] in self.placed or not key[2]
         }
+
+    def listens_to(self, state: HostState, now: float) -> bool:
+        """Whether a report is from the supervisor whose reports count, or from one that takes over from it."""
+        current = self.state
+        if current is None or not current.instance or not state.instance or state.instance == current.instance:
+            self.contested = bool(self.rival) and now - self.rival_at <= _CONFLICT_S
+            return True
+        patience = _RIVAL_AFTER_S if self.contested else _TAKEN_OVER_AFTER_S
+        if now - self.heard_at < patience and not current.draining:
+            self.rival, self.rival_at = state.instance, now
+            return False
+        self.rival, self.contested = "", False
+        # What an earlier supervisor could not do, this one may.
+        self.refusals, self.held_until = 0, float("-inf")
+        return True
+
+    def conflict(self, now: float) -> str:
+        """Say that two supervisors use the name of this host, if they do."""
+        if not self.contested or now - self.rival_at > _CONFLICT_S:
+            return ""
+        ours = self.state.instance if self.state else ""
+        return (
+            f"two supervisors call themselves {self.name}: {ours} is listened to, {self.rival} is not; "
+            "stop one of them or give it another name"
+        )
+
+    def hold(self, attempt: Attempt, why: str, now: float) -> None:
+        """Hold the host back after a refusal; refusals of offers that were made together count once."""
+        self.refusal = why
+        if attempt.offered_at > self.held_at:
+            self.refusals += 1
+            self.held_at = now
+            self.held_until = now + min(_HELD_S * 2 ** (self.refusals - 1), _HELD_AT_MOST_S)
+
+    def took(self, attempt: Attempt) -> None:
+        """Note that it took an attempt; if that was offered after the last refusal, it is well again."""
+        if attempt.offered_at > self.held_at:
+            self.refusals, self.held_until = 0, float("-inf")
+
+    def held(self, now: float) -> str:
+        """Say why it is held back, if it is."""
+        if now >= self.held_until and not self.unsettled:
+            return ""
+        seconds = math.ceil(self.held_until - now) if self.held_until > now else 0
+        again = f"in {seconds} s" if seconds else "once it has reported again"
+        return f"{self.name} could not take it: {self.refusal or 'it refused an attempt'}; tries again {again}"
 
     def free(self) -> tuple[float, int]:
         """CPUs and memory that nothing takes: reported attempts and placed ones not yet reported, each once."""

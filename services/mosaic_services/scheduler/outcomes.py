@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from mosaic_bus.messages import ExitReport
     from mosaic_services.scheduler.model import Ending
 
-__all__ = ["Outcome", "duration", "of_exit", "of_refusal"]
+__all__ = ["NOT_NOW", "Outcome", "duration", "of_exit", "of_refusal"]
 
-# The exit code with which a worker refuses its configuration.
-_REFUSED_CONFIGURATION = 2
+# With these a host says that it cannot take an attempt now; all other refusals are final.
+NOT_NOW = frozenset({"stopping", "host_unavailable"})
 _CONFIGURATION_REFUSALS = frozenset(
     {"unknown_worker", "unknown_profile", "invalid_config", "invalid_arguments", "impossible_resources"}
 )
@@ -44,10 +44,11 @@ def of_exit(exit_report: ExitReport | None, ending: Ending | None, host: str) ->
         reason = exit_report.reason or f"stopped on {host}"
         return Outcome(RunStateName.CANCELLED, reason, exit_code=code, ended_at=ended_at)
     how = _how(exit_report)
-    if code == 0:
+    if code == 0 and exit_report.category is None:
         return Outcome(RunStateName.SUCCEEDED, how, exit_code=code, ended_at=ended_at)
     reason = exit_report.reason or how
-    category = exit_report.category or _category(exit_report)
+    # Its host knows whose fault it is; one that does not say so is itself not as it should be.
+    category = exit_report.category or FailureCategory.INFRASTRUCTURE
     detail = "\n".join(exit_report.last_lines)
     return Outcome(RunStateName.FAILED, reason, category, code, detail, ended_at)
 
@@ -73,11 +74,3 @@ def _how(report: ExitReport) -> str:
     if report.started_at is None:
         return how
     return f"{how} after {duration(report.ended_at - report.started_at)}"
-
-
-def _category(report: ExitReport) -> FailureCategory:
-    if report.code == _REFUSED_CONFIGURATION:
-        return FailureCategory.CONFIGURATION
-    if report.code is None and report.signal is None:
-        return FailureCategory.INFRASTRUCTURE
-    return FailureCategory.APPLICATION

@@ -55,7 +55,7 @@ class Wait:
     reason: str
 
 
-def choose(demand: Demand, hosts: Iterable[Host]) -> Choice | Wait:
+def choose(demand: Demand, hosts: Iterable[Host], now: float) -> Choice | Wait:
     """Take the first host with the environment installed that fits, else the first that can build it."""
     known = [host for host in hosts if host.state is not None]
     if not known:
@@ -64,6 +64,7 @@ def choose(demand: Demand, hosts: Iterable[Host]) -> Choice | Wait:
     full: list[Host] = []
     silent: list[Host] = []
     broken: list[Host] = []
+    closed: list[_Closed] = []
     for host in known:
         environment = host.environments.get(demand.environment)
         if environment is None:
@@ -72,6 +73,8 @@ def choose(demand: Demand, hosts: Iterable[Host]) -> Choice | Wait:
             broken.append(host)
         elif host.silent:
             silent.append(host)
+        elif closing := _closed(host, now):
+            closed.append(closing)
         elif _fits(demand, *host.free()):
             fitting.append((environment.status == "installed", host))
         else:
@@ -79,7 +82,25 @@ def choose(demand: Demand, hosts: Iterable[Host]) -> Choice | Wait:
     if fitting:
         installed, host = next((each for each in fitting if each[0]), fitting[0])
         return Choice(host, installed, _why_here(demand, host, installed))
-    return _why_not(demand, full, silent, broken)
+    return _why_not(demand, full, closed, silent, broken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """A host that takes nothing at the moment."""
+
+    kind: str
+    reason: str
+
+
+def _closed(host: Host, now: float) -> _Closed | None:
+    if conflict := host.conflict(now):
+        return _Closed(f"conflict:{host.name}", conflict)
+    if host.state is not None and host.state.draining:
+        return _Closed(f"draining:{host.name}", f"{host.name} is about to end")
+    if held := host.held(now):
+        return _Closed(f"held:{host.name}", held)
+    return None
 
 
 def could_hold(demand: Demand, host: Host) -> bool:
@@ -104,7 +125,7 @@ def _why_here(demand: Demand, host: Host, installed: bool) -> str:
     return f"it {how} {demand.worker}/{demand.profile} and had {room}"
 
 
-def _why_not(demand: Demand, full: list[Host], silent: list[Host], broken: list[Host]) -> Wait:
+def _why_not(demand: Demand, full: list[Host], closed: list[_Closed], silent: list[Host], broken: list[Host]) -> Wait:
     what = f"worker {demand.worker}" + ("" if demand.profile == "default" else f", profile {demand.profile},")
     if full:
         lacking = _lacking(demand, full)
@@ -112,8 +133,14 @@ def _why_not(demand: Demand, full: list[Host], silent: list[Host], broken: list[
         needs = " and ".join(amount[each] for each in lacking)
         states = _listed([_room(host, lacking) for host in full])
         names = ",".join(host.name for host in full)
+        note = "".join(f"; {each.reason}" for each in closed[:_HOSTS_NAMED])
+        note += f"; silent: {_listed([host.name for host in silent])}" if silent else ""
+        others = ",".join([*(each.kind for each in closed), str(len(silent))])
+        return Wait(f"room:{'+'.join(lacking)}:{names}:{others}", f"waits for {needs}: {states}{note}")
+    if closed:
         note = f"; silent: {_listed([host.name for host in silent])}" if silent else ""
-        return Wait(f"room:{'+'.join(lacking)}:{names}:{len(silent)}", f"waits for {needs}: {states}{note}")
+        reasons = "; ".join(each.reason for each in closed[:_HOSTS_NAMED])
+        return Wait(",".join([*(each.kind for each in closed), str(len(silent))]), f"{reasons}{note}")
     if silent:
         names = _listed([host.name for host in silent])
         return Wait(f"silent:{names}", f"waits for a host with {what} to report again: {names} is silent")

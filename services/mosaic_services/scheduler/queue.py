@@ -38,21 +38,30 @@ class Queue:
 
     def __init__(self) -> None:
         self._groups: dict[Demand, Group] = {}
+        # Runs that wait to hear whether a host that refused them has them after all: they go nowhere meanwhile.
+        self.deferred: dict[str, Run] = {}
 
     def __len__(self) -> int:
-        return sum(len(group.runs) for group in self._groups.values())
+        return sum(len(group.runs) for group in self._groups.values()) + len(self.deferred)
 
     def __iter__(self) -> Iterator[Run]:
+        yield from self.deferred.values()
         for group in self._groups.values():
             yield from group.runs.values()
 
     def add(self, run: Run) -> None:
-        """Put a run at the end."""
+        """Put a run in its place: runs that were submitted later stand behind it."""
+        self.deferred.pop(run.id, None)
         demand = Demand.of(run.spec)
-        self._groups.setdefault(demand, Group(demand)).runs[run.id] = run
+        group = self._groups.setdefault(demand, Group(demand))
+        behind = bool(group.runs) and next(reversed(group.runs.values())).seq > run.seq
+        group.runs[run.id] = run
+        if behind:
+            group.runs = {each.id: each for each in sorted(group.runs.values(), key=lambda each: each.seq)}
 
     def remove(self, run: Run) -> None:
         """Take a run out, wherever it stands."""
+        self.deferred.pop(run.id, None)
         group = self.group(run)
         if group.runs.pop(run.id, None) is not None and not group.runs:
             del self._groups[group.demand]
@@ -62,7 +71,7 @@ class Queue:
         demand = Demand.of(run.spec)
         return self._groups.get(demand) or Group(demand)
 
-    def place(self, hosts: Collection[Host], start: Callable[[Run, Choice], None]) -> list[Group]:
+    def place(self, hosts: Collection[Host], now: float, start: Callable[[Run, Choice], None]) -> list[Group]:
         """Start all that fits, in order of arrival; return the groups that now wait for another reason.
 
         `start` must take the room on the host; the run has then left the queue.
@@ -74,7 +83,7 @@ class Queue:
         while heads:
             _, index = heapq.heappop(heads)
             group = self._groups[order[index][1]]
-            match choose(group.demand, hosts):
+            match choose(group.demand, hosts, now):
                 case Choice() as choice:
                     run = group.head
                     self.remove(run)

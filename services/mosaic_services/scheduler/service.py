@@ -60,6 +60,7 @@ _TICK_S = 0.5
 _ANSWER_S = 1.9
 # If not even our own heartbeat came back for this long, the bus is away and hosts cannot be heard.
 _DEAF_AFTER_S = 4.0
+_COMPLAINTS_REMEMBERED = 1000
 
 
 class SchedulerService(Service):
@@ -75,7 +76,8 @@ class SchedulerService(Service):
         self._heard_at = time.monotonic()
         self._asking: set[tuple[str, str, str, int]] = set()
         self._unpublished: dict[str, RunState] = {}
-        self._complained: set[str] = set()
+        # What has been complained about, oldest first: once each, as long as it is remembered.
+        self._complained: dict[str, None] = {}
         self._counts: dict[str, int | float] = {"submitted": 0, "placed": 0, "bad_reports": 0}
         self.handle(Submit, self._on_submit)
         self.handle(Cancel, self._on_cancel)
@@ -149,9 +151,16 @@ class SchedulerService(Service):
 
     def _complain(self, source: str, reason: str) -> None:
         self._counts["bad_reports"] += 1
-        if source not in self._complained:
-            self._complained.add(source)
+        if self._first_time(f"report {source}"):
             _log.warning("bad report", source=source, reason=reason)
+
+    def _first_time(self, complaint: str) -> bool:
+        if complaint in self._complained:
+            return False
+        self._complained[complaint] = None
+        if len(self._complained) > _COMPLAINTS_REMEMBERED:
+            del self._complained[next(iter(self._complained))]
+        return True
 
     async def _echo(self, heartbeats: Subscription) -> None:
         async for _ in heartbeats:
@@ -165,6 +174,7 @@ class SchedulerService(Service):
                 if not self._publish(state):
                     break
             self.writer.retry()
+            self._say_how_it_is()
             await asyncio.sleep(_TICK_S)
 
     # ── instructions out ────────────────────────────────────────────────────────────────────────
@@ -224,18 +234,31 @@ class SchedulerService(Service):
         except BusError as error:
             _log.warning("no description", host=host, worker=worker, profile=profile, reason=str(error))
             return
-        self.feed(events.DescriptionKnown(_now(), worker, profile, fingerprint, found.config_schema))
-        if broken := self.machine.ledger.schemas[worker, profile, fingerprint].broken:
-            _log.warning("unusable config schema", host=host, worker=worker, profile=profile, reason=broken)
+        try:
+            self.feed(events.DescriptionKnown(_now(), worker, profile, fingerprint, found.config_schema))
+        except Exception:
+            # What a worker says of itself must never end the scheduler.
+            if self._first_time(f"description {worker}/{profile}/{fingerprint}"):
+                _log.exception("unusable description", host=host, worker=worker, profile=profile)
+        self._tell_broken_schemas()
+
+    def _tell_broken_schemas(self) -> None:
+        for (worker, profile, fingerprint), schema in self.machine.ledger.schemas.items():
+            if schema.broken and self._first_time(f"schema {worker}/{profile}/{fingerprint}"):
+                _log.warning("unusable config schema", worker=worker, profile=profile, reason=schema.broken)
 
     def _store_failed(self, failure: str, submitted: list[str]) -> None:
         """Say so; forget submissions that nobody has been promised."""
-        if not failure:
-            self.set_status("ok")
-            return
-        self.set_status("degraded", failure)
-        for run in submitted:
-            self.feed(events.Withdrawn(_now(), run))
+        self._say_how_it_is()
+        if failure:
+            for run in submitted:
+                self.feed(events.Withdrawn(_now(), run))
+
+    def _say_how_it_is(self) -> None:
+        now = time.monotonic()
+        conflicts = [host.conflict(now) for host in self.machine.ledger.hosts.values()]
+        wrong = [text for text in (self.writer.failure, *conflicts) if text]
+        self.set_status("degraded" if wrong else "ok", "; ".join(wrong))
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
@@ -251,6 +274,8 @@ class SchedulerService(Service):
         answer, turn = self.feed(events.Submitted(_now(), command.run, spec))
         if new:
             turn.submitted.append(command.run)
+        # Some flaws of a schema show only when a configuration is checked.
+        self._tell_broken_schemas()
         await self.writer.settled(turn)
         if command.run not in self.machine.ledger.runs or not isinstance(answer, Submitted):
             raise self._unavailable()
