@@ -15,7 +15,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["MARK", "is_alive", "run_hosts", "sweep"]
+__all__ = ["MARK", "carriers", "is_alive", "run_hosts", "sweep"]
 
 # Stands in the environment of every process of an attempt, so that orphans can be told from strangers.
 MARK = "MOSAIC_ATTEMPT_MARK"
@@ -44,17 +44,10 @@ def is_alive(host: dict[str, Any]) -> bool:
 
 
 def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
-    """Kill every process that carries one of the marks, or that a run host noted; return how many there were.
-
-    A mark is an attempt's folder. A process can clear its environment, or write over it (setproctitle does): that is
-    why run hosts note their descendants in `family.json` every few seconds.
-    """
-    wanted = {f"{MARK}={mark}".encode() for mark in marks}
-    family = [member for mark in marks for member in _family(mark)]
+    """Kill every process of the attempts with these marks (see `carriers`); return how many there were."""
     killed: set[int] = set()
-    for _ in range(rounds if wanted else 0):
-        found = {pid for pid in psutil.pids() if pid != os.getpid() and _carries(pid, wanted)}
-        found |= {member["pid"] for member in family if is_alive(member)}
+    for _ in range(rounds):
+        found = carriers(marks)
         if not found:
             break
         for pid in found:
@@ -63,6 +56,19 @@ def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
         killed |= found
         time.sleep(0.01)
     return len(killed)
+
+
+def carriers(marks: Collection[str]) -> set[int]:
+    """Find every process that carries one of the marks, or that a run host noted.
+
+    A mark is an attempt's folder. A process can clear its environment, or write over it (setproctitle does): that is
+    why run hosts note their descendants in `family.json` every few seconds.
+    """
+    if not marks:
+        return set()
+    wanted = {f"{MARK}={mark}".encode() for mark in marks}
+    found = {pid for pid in psutil.pids() if pid != os.getpid() and _carries(pid, wanted)}
+    return found | {member["pid"] for mark in marks for member in _family(mark) if is_alive(member)}
 
 
 def _family(mark: str) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from ulid import ULID
 from mosaic_bus import Home
 from mosaic_bus.commands import RunDetail, Summaries, SummariesResult
 from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
+from mosaic_services.cli import remains
 from mosaic_services.cli.description import type_of
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.feed import View
@@ -73,6 +74,30 @@ def test_a_look_at_a_lock_does_not_refuse_a_service_that_starts(tmp_path):
         with Home.find(tmp_path).lock("scheduler"):
             assert holders(Home.find(tmp_path)) == {"scheduler": os.getpid()}
         timer.join()
+
+
+def test_what_is_left_of_runs_is_found_told_and_killed(tmp_path):
+    """One run host that has not written `host.json` yet, and one process that only carries the mark."""
+    home = Home.find(tmp_path / "home")
+    folder = home.runs / "some-run" / "1"
+    folder.mkdir(parents=True)
+    (home.path / "active").mkdir()
+    (home.path / "active" / "some-run.1").touch()
+    script = tmp_path / "run_host.py"
+    script.write_text("import time; time.sleep(100)")
+    host = subprocess.Popen([sys.executable, str(script), str(folder)])
+    child = subprocess.Popen(["sleep", "100"], env={**os.environ, "MOSAIC_ATTEMPT_MARK": str(folder)})
+    stranger = subprocess.Popen(["sleep", "100"], env={**os.environ, "MOSAIC_ATTEMPT_MARK": f"{folder}0"})
+    try:
+        assert remains.alive(home) == {"some-run": host.pid}
+        assert remains.strays(home) == {child.pid}
+        assert remains.kill(home) == (1, 1)
+        assert (host.wait(10), child.wait(10)) == (-9, -9)
+        assert (remains.alive(home), remains.strays(home), stranger.poll()) == ({}, set(), None)
+    finally:
+        for each in (host, child, stranger):
+            each.kill()
+            each.wait()
 
 
 # ── specs ────────────────────────────────────────────────────────────────────────────────────────────

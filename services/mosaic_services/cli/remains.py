@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from mosaic_bus import Home
 
-__all__ = ["Attempt", "alive", "kill", "terminate", "unended"]
+__all__ = ["Attempt", "alive", "kill", "strays", "terminate", "unended"]
 
 _DEFAULT_GRACE_S = 30.0
-_ROUNDS = 50
+# What the kernel does not let go of within a few seconds is reported, not waited for.
+_ROUNDS = 15
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ def alive(home: Home) -> dict[str, int]:
     by_folder = processes.run_hosts({str(each.folder) for each in noted})
     found = {each.run: by_folder.get(str(each.folder)) or each.run_host() for each in noted}
     return {run: pid for run, pid in found.items() if pid is not None}
+
+
+def strays(home: Home) -> set[int]:
+    """Processes of attempts, run hosts aside."""
+    return processes.carriers({str(each.folder) for each in _noted(home)})
 
 
 def terminate(home: Home) -> int:

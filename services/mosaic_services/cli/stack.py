@@ -163,13 +163,18 @@ class Stack:
         self._end(self.children[0], _STOP_TIMEOUT_S, forced=forced)
         for socket in ("in.sock", "out.sock"):
             (self.home.sockets / socket).unlink(missing_ok=True)
+        return self._last_word()
+
+    def _last_word(self) -> str:
         left = remains.alive(self.home)
-        if not left:
-            return "stopped; nothing runs any more"
         which = ", ".join(f"{run} (pid {pid})" for run, pid in sorted(left.items()))
-        if self._keep_runs:
+        if left and self._keep_runs:
             return f"stopped; {_count(len(left))} left going: {which}"
-        return f"stopped, but {_count(len(left))} could not be ended: {which}"
+        if left:
+            return f"stopped, but {_count(len(left))} could not be ended: {which}"
+        if strays := remains.strays(self.home):
+            return f"stopped, but processes of runs are left: {', '.join(map(str, sorted(strays)))}"
+        return "stopped; nothing runs any more"
 
     def _end_runs(self, timeout: float, *, forced: bool) -> bool:
         """End the runs that the supervisor did not: it was killed, or was dead when we were told to stop."""
