@@ -46,6 +46,8 @@ class FakeHost:
         self.bus = bus
         self.attempts = {}
         self.refuse = None
+        self.schema = SCHEMA
+        self.instance = ""
         self.placed = []
         self.reporting = True
 
@@ -73,7 +75,7 @@ class FakeHost:
     def _carry_out(self, command, args):
         if command == "describe":
             said = {"status": "installed", "metadata": {}, "capabilities": {}, "example_config": {}}
-            return {"worker": "w", "profile": "default", "config_schema": SCHEMA, **said}
+            return {"worker": "w", "profile": "default", "config_schema": self.schema, **said}
         key = (args["run"], args["attempt"])
         if command == "place" and not self.refuse:
             self.placed.append(key)
@@ -104,7 +106,9 @@ class FakeHost:
             environment = EnvironmentStatus(worker="w", profile="default", status="installed", fingerprint="f")
             total = Resources(cpus=2, memory_mb=8000)
             attempts = list(self.attempts.values())
-            state = HostState(host="local", total=total, environments=[environment], attempts=attempts)
+            state = HostState(
+                host="local", instance=self.instance, total=total, environments=[environment], attempts=attempts
+            )
             self.bus.publish(topics.host_state("local"), state)
 
     async def _report(self):
@@ -330,6 +334,66 @@ def test_a_host_that_refuses_fails_the_run_with_its_reason(stack):
                 "configuration",
                 "host local refused it: not here (unknown_worker)",
             )
+
+    asyncio.run(story())
+
+
+@pytest.mark.slow
+def test_a_host_that_cannot_take_runs_now_gets_them_later_in_order(stack):
+    async def story():
+        async with connected(stack) as bus, FakeHost(bus) as host:
+            await until_host_is_known(bus)
+            host.refuse = "host_unavailable"
+            runs = [(await bus.request("scheduler", submit(seed))).run for seed in range(3)]
+
+            async def refused():
+                states = [(await bus.request("scheduler", Show(run=run))).run for run in runs[:2]]
+                return all(state.reason.startswith("local could not take it: not here") for state in states)
+
+            await until(refused)
+            state = (await bus.request("scheduler", Show(run=runs[0]))).run
+            assert (state.state, state.attempt) == (RunStateName.QUEUED, 0)
+            host.refuse = None
+            for run in runs[:2]:
+                assert (await until_state(bus, run, RunStateName.RUNNING)).attempt == 1
+            assert sorted(set(host.placed)) == sorted((run, 1) for run in runs[:2])
+            assert (await bus.request("scheduler", Show(run=runs[2]))).run.state is RunStateName.QUEUED
+
+    asyncio.run(story())
+
+
+def test_a_worker_with_a_broken_schema_does_not_end_the_scheduler(stack):
+    async def story():
+        async with connected(stack) as bus, FakeHost(bus) as host:
+            host.schema = {"$ref": "#/$defs/missing"}
+            await until_host_is_known(bus)
+
+            async def warned():
+                return [each for each in (await bus.request("scheduler", submit())).warnings if "unusable" in each]
+
+            assert await until(warned)
+            assert stack.scheduler.poll() is None
+            assert (stack.home.path / "scheduler.log").read_text().count("unusable config schema") == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.slow
+def test_two_supervisors_of_one_name_are_told(stack):
+    async def story():
+        async with connected(stack) as bus, FakeHost(bus) as first, FakeHost(bus) as second:
+            first.instance, second.instance = "1", "2"
+
+            async def told():
+                stats = await bus.request("scheduler", Stats())
+                return stats.detail if stats.status == "degraded" else ""
+
+            assert (await until(told)).startswith("two supervisors call themselves local")
+            run = (await bus.request("scheduler", submit())).run
+            assert "two supervisors" in (await bus.request("scheduler", Show(run=run))).run.reason
+            second.reporting = False
+            await until_state(bus, run, RunStateName.RUNNING)
+            assert (await bus.request("scheduler", Stats())).status == "ok"
 
     asyncio.run(story())
 
