@@ -232,6 +232,36 @@ class World(RuleBasedStateMachine):
         elif how == "amnesia":
             host.attempts.clear()
 
+    @rule(name=st.sampled_from("ab"), known=st.booleans(), then=st.sampled_from(["lost", "again", "elsewhere"]))
+    def offers_are_refused(self, name: str, known: bool, then: str) -> None:
+        """A host refuses all that it is offered; the same offers may arrive once more, when it is well again."""
+        self.submit(1.0)
+        host = self.hosts[name]
+        if not host.up:
+            return
+        host.full = True
+        offers = [each for each in host.inbox if isinstance(each[1], todo.SendPlace)]
+        offers = [each for each in offers if self.now - each[0] <= LONGEST_DELAY_S]
+        for _, offer in offers:
+            answer = self._carry_out(host, offer)
+            if known:
+                self.feed(answer)
+        host.full = False
+        if then == "lost":
+            host.inbox.clear()
+            return
+        for each in self.hosts.values():
+            if each.up:
+                self.feed(events.HostReported(self._at(), each.state()))
+        if then == "elsewhere":
+            for each in self.hosts.values():
+                if each.up and each is not host:
+                    for sent, command in self._take(each):
+                        if self.now - sent <= LONGEST_DELAY_S:
+                            self._carry_out(each, command)
+        for _, offer in offers:
+            self._carry_out(host, offer)
+
     @rule(name=st.sampled_from("ab"), full=st.booleans())
     def disk_changes(self, name: str, full: bool) -> None:
         self.hosts[name].full = full
