@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -197,10 +198,20 @@ deep = st.builds(
     st.sampled_from([("[", "]"), ('{"a":', "}"), ('[{"event":', "}]"), ('{"values":[', "]}")]),
     st.sampled_from(["1", '"x"', "null", "NaN"]),
 )
+deep_fields = st.builds(lambda name, value: f'"{name}":{value}', names, deep)
+shown_fields = [
+    ("malformed", "reason"),
+    ("run_started", "task"),
+    ("run_started", "env_id"),
+    ("checkpoint_saved", "path"),
+]
 deep_lines = st.builds(
-    lambda kind, fields: ("{" + ",".join([f'"event":{json.dumps(kind)}', *fields]) + "}").encode(),
-    kinds,
-    st.lists(st.builds(lambda name, value: f'"{name}":{value}', names, deep), min_size=1, max_size=3),
+    lambda kind, name, value, fields: (
+        "{" + ",".join([f'"event":{json.dumps(kind)}', f'"{name}":{value}', *fields]) + "}"
+    ).encode(),
+    *(kinds, names, deep, st.lists(deep_fields, max_size=2)),
+) | st.builds(  # what is shown to people, more often than chance would have it
+    lambda pair, value: f'{{"event":"{pair[0]}","{pair[1]}":{value}}}'.encode(), st.sampled_from(shown_fields), deep
 )
 byte_lines = st.binary(max_size=60).map(lambda data: data.replace(b"\n", b" "))
 
@@ -216,11 +227,13 @@ def store(tmp_path_factory):
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(json_lines, deep_lines, byte_lines), max_size=8))
 def test_any_bytes_are_stored_as_they_are_and_nothing_raises(store, lines):
-    journal = read_journal(b"".join(line + b"\n" for line in lines))
     summary = Summary()
-    summary.add(journal)
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)  # as in a service; hypothesis allows more
     store.begin()
     try:
+        journal = read_journal(b"".join(line + b"\n" for line in lines))
+        summary.add(journal)
         store.add_journal(1, 0, journal)
         rows = store._db.execute("SELECT id, line FROM events ORDER BY id").fetchall()
         assert [(number & (1 << NUMBER_BITS) - 1) for number, _ in rows] == list(range(len(lines)))
@@ -229,6 +242,7 @@ def test_any_bytes_are_stored_as_they_are_and_nothing_raises(store, lines):
         assert reasons == summary.malformed
     finally:
         store.rollback()
+        sys.setrecursionlimit(usual)
     again = Summary.load(summary.dump())
     assert again.dump() == summary.dump()
     summary.message("run", 1)
