@@ -30,6 +30,7 @@ from mosaic_bus.messages import (
     RunState,
     RunStateName,
 )
+from mosaic_services.scheduler.service import SchedulerService
 
 SCHEMA = {
     "type": "object",
@@ -466,3 +467,13 @@ def test_broken_reports_are_counted_and_harmless(stack):
             assert (await bus.request("scheduler", Hosts())).hosts == []
 
     asyncio.run(story())
+
+
+def test_complaints_are_made_once_and_only_so_many_are_remembered():
+    service = SchedulerService.__new__(SchedulerService)
+    service._complained = {}
+    assert service._first_time("a")
+    assert not service._first_time("a")
+    for number in range(5000):
+        service._first_time(str(number))
+    assert len(service._complained) <= 1000
