@@ -128,11 +128,11 @@ class SupervisorService(Service):
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _on_place(self, command: Place) -> Ack:
-        if self.status == "stopping":
-            raise CommandRefusedError("stopping", f"the supervisor of {self.host} is about to end")
         if not _RUN.fullmatch(command.run) or command.attempt < 1:
             raise CommandRefusedError("invalid_arguments", f"{command.run!r}, {command.attempt}: not a run and attempt")
         key = AttemptKey(command.run, command.attempt)
+        if self.status == "stopping" and key not in self.attempts.tracked:
+            raise CommandRefusedError("stopping", f"the supervisor of {self.host} is about to end")
         placed = await self.attempts.place(key, command.run_name, command.spec)
         return Ack(note="" if placed else "already here")
 
