@@ -394,7 +394,11 @@ def test_two_supervisors_of_one_name_are_told(stack):
             assert "two supervisors" in (await bus.request("scheduler", Show(run=run))).run.reason
             second.reporting = False
             await until_state(bus, run, RunStateName.RUNNING)
-            assert (await bus.request("scheduler", Stats())).status == "ok"
+
+            async def well_again():
+                return (await bus.request("scheduler", Stats())).status == "ok"
+
+            assert await until(well_again)
 
     asyncio.run(story())
 

@@ -61,8 +61,8 @@ def console() -> Console:
 
 
 def say(*parts: str | tuple[str, str] | Text, end: str = "\n") -> None:
-    """Print text to a person; a part may be a pair of text and style."""
-    console().print(styled(*parts), end=end)
+    """Print text to a person; a part may be a pair of text and style. A terminal wraps long lines by itself."""
+    console().print(styled(*parts), end=end, soft_wrap=True)
 
 
 def styled(*parts: str | tuple[str, str] | Text) -> Text:
