@@ -125,13 +125,13 @@ def _count(state: ServiceState, name: str) -> str:
 def _print_host(host: HostState, silent: float) -> None:
     active = [each for each in host.attempts if each.phase is not AttemptPhase.ENDED]
     cpus = sum(each.resources.cpus for each in active)
-    memory = sum(each.resources.memory_mb for each in active)
+    memory = size(sum(each.resources.memory_mb for each in active))
     quiet = f"   silent for {duration(silent)}" if silent > _SILENT_AFTER_S else ""
     running = f"{len(active)} run" + ("" if len(active) == 1 else "s")
     say(
         (host.host, "bold"),
-        f"   {running}   given out: {cpus:g} of {host.total.cpus:g} CPUs, {size(memory)} of {size(host.total.memory_mb)}   "
-        f"machine: {host.cpu_percent:.0f} % busy, {size(host.memory_used_mb)} used",
+        f"   {running}   given out: {cpus:g} of {host.total.cpus:g} CPUs, {memory} of {size(host.total.memory_mb)}"
+        f"   machine: {host.cpu_percent:.0f} % busy, {size(host.memory_used_mb)} used",
         (quiet, "bold red"),
     )
     for each in host.environments:
