@@ -147,6 +147,7 @@ def test_ended_by_a_signal_leaves_no_socket(broker, number):
     assert not list(broker.home.sockets.glob("*.sock"))
 
 
+@pytest.mark.slow
 def test_killed_broker_leaves_sockets_and_the_next_one_works(broker):
     with Bus(broker.address, connect_timeout=DEADLINE_S):
         broker.kill()

@@ -313,6 +313,7 @@ def test_on_welcome_that_fails_does_not_make_the_client_deaf(broker):
     run(scenario())
 
 
+@pytest.mark.slow
 def test_broker_killed_and_restarted_welcomes_again_and_subscriptions_hold(broker):
     async def scenario():
         welcomes = []

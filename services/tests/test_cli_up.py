@@ -126,6 +126,7 @@ def stress() -> None:
     build(read_recipe(STRESS), "default", lambda _step, _percent: None)
 
 
+@pytest.mark.slow
 def test_up_answers_and_ctrl_c_leaves_nothing(place):
     process = place.up("--cpus", "3", "--memory-mb", "2048")
     assert "warning" not in place.output()

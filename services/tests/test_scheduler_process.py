@@ -293,6 +293,7 @@ def test_a_submission_repeated_after_a_restart_gets_the_same_answer(stack):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_bad_submissions_are_refused_with_reasons(stack):
     async def story():
         async with connected(stack) as bus, FakeHost(bus):

@@ -224,6 +224,7 @@ def store(tmp_path_factory):
     store.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(json_lines, deep_lines, byte_lines), max_size=8))
 def test_any_bytes_are_stored_as_they_are_and_nothing_raises(store, lines):

@@ -112,6 +112,7 @@ async def wait_for_status(bus: BusClient, status: str) -> ServiceState:
 # ── loss ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_lost_doubled_and_reordered_batches_are_stored_exactly_once(processes):
     chance = random.Random(5)
 
