@@ -42,6 +42,7 @@ class Place:
     """A home, and what runs in it."""
 
     def __init__(self, path: Path) -> None:
+        self.started: list[subprocess.Popen[str]] = []
         self.path = path
         self.env = {**os.environ, "MOSAIC_HOME": str(path), "NO_COLOR": "1", "MOSAIC_WORKERS": str(STRESS)}
         self.env.pop("MOSAIC_BUS", None)
@@ -58,6 +59,7 @@ class Place:
             [*MOSAIC, "up", *arguments], env=self.env, stdout=output, stderr=output, text=True, start_new_session=True
         )
         output.close()
+        self.started.append(process)
         wait_until("the panel", lambda: "MOSAIC is up" in self.output() or process.poll() is not None)
         return process
 
@@ -115,6 +117,9 @@ class Place:
 def place(tmp_path) -> Iterator[Place]:
     made = Place(tmp_path / "home")
     yield made
+    for up in made.started:  # First, or it starts again what is killed below.
+        up.kill()
+        up.wait()
     for process in [*made.processes().values(), *made.of_runs()]:
         with contextlib.suppress(psutil.Error):
             process.kill()
