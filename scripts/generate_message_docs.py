@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mosaic_bus import commands, messages
-from mosaic_bus.commands import Command
+from mosaic_bus import messages
+from mosaic_bus.commands import Command, common, scheduler, supervisor, telemetry
 from mosaic_bus.messages import Model
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TARGET = Path(__file__).resolve().parent.parent / "docs" / "messages.md"
 
 HEAD = """# Bodies and commands
 
-<!-- Written by scripts/generate_message_docs.py from bus/mosaic_bus/messages.py and commands.py: edit those. -->
+<!-- Written by scripts/generate_message_docs.py from bus/mosaic_bus/messages.py and commands/: edit those. -->
 
 What stands in the payload of each message, for people who write a client. How messages travel is in
 [protocol.md](protocol.md); complete messages, byte for byte, are in `tests/golden/`.
@@ -49,11 +49,12 @@ any command can be refused with:
 | `internal` | the service failed; its log says more |
 """
 
-# In commands.py, the commands of a service stand below a line such as "# ── scheduler ───".
-SECTION = re.compile(r"^# ── (?P<name>.+?) ─+$", re.MULTILINE)
+# The modules of mosaic_bus.commands: who answers, and where to send.
 SERVICES = {
-    "every service": "`broker`, `scheduler`, `telemetry`, `supervisor.<host>`",
-    "supervisor": "`supervisor.<host>`",
+    common: ("every service", "`broker`, `scheduler`, `telemetry`, `supervisor.<host>`"),
+    scheduler: ("scheduler", "`scheduler`"),
+    supervisor: ("supervisor", "`supervisor.<host>`"),
+    telemetry: ("telemetry", "`telemetry`"),
 }
 TOPICS = {
     "ServiceState": "service.<service>.state.",
@@ -174,19 +175,6 @@ def command_section(command: type[Command[Any]]) -> str:
     )
 
 
-def commands_by_service() -> dict[str, list[type[Any]]]:
-    """Commands and their results below the names of the services that answer them."""
-    source = inspect.getsource(commands)
-    marks = [(source.count("\n", 0, found.start()) + 1, found["name"]) for found in SECTION.finditer(source)]
-    groups: dict[str, list[type[Any]]] = {name: [] for _, name in marks}
-    for model in models_of(commands):
-        line = inspect.getsourcelines(model)[1]
-        above = [name for start, name in marks if start < line]
-        if above:
-            groups[above[-1]].append(model)
-    return groups
-
-
 def render() -> str:
     """The whole page."""
     parts = [HEAD, "## Bodies"]
@@ -196,11 +184,12 @@ def render() -> str:
         elif issubclass(each, Model) and each is not Model:
             parts.append(body_section(each))
     parts.append(COMMANDS_HEAD)
-    results = [commands.Ack]
-    for service, group in commands_by_service().items():
-        parts.append(f"### Commands of {service}\n\nSend to: {SERVICES.get(service, f'`{service}`')}")
-        parts.extend(command_section(each) for each in group if issubclass(each, Command))
-        results.extend(each for each in group if not issubclass(each, Command))
+    results: list[type[Any]] = []
+    for module, (service, address) in SERVICES.items():
+        models = [each for each in models_of(module) if each is not Command]
+        parts.append(f"### Commands of {service}\n\nSend to: {address}")
+        parts.extend(command_section(each) for each in models if issubclass(each, Command))
+        results.extend(each for each in models if not issubclass(each, Command))
     parts.append("## Results of commands")
     parts.extend(body_section(each) for each in results)
     return "\n\n".join(part.strip() for part in parts) + "\n"

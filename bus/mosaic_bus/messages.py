@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 __all__ = [
     "FINAL_STATES",
@@ -13,13 +13,17 @@ __all__ = [
     "AttemptReport",
     "Batch",
     "BuildProgress",
+    "Checkpoint",
     "EnvironmentStatus",
     "ExitReport",
     "FailureCategory",
+    "Gpu",
     "HostState",
+    "Limits",
     "Model",
     "Position",
     "Resources",
+    "Retries",
     "RunSpec",
     "RunState",
     "RunStateName",
@@ -72,6 +76,9 @@ class FailureCategory(StrEnum):
     CONFIGURATION = "configuration"
 
 
+Tag = Annotated[str, Field(pattern=r"^!?[a-z0-9][a-z0-9._:-]{0,62}$")]
+
+
 class Resources(Model):
     """What a run needs, or what a host has."""
 
@@ -79,6 +86,42 @@ class Resources(Model):
 
     cpus: float = Field(default=1.0, gt=0, le=4096, description="CPU cores; fractions are allowed")
     memory_mb: int = Field(default=1024, gt=0, le=64 * 1024 * 1024, description="memory in MiB")
+    gpus: float = Field(
+        default=0, ge=0, le=1024, description="GPUs: whole ones, for this run alone, or a share of one, such as 0.5"
+    )
+
+    @field_validator("gpus")
+    @classmethod
+    def _whole_or_share(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError("a share of a GPU is less than 1, and more than one GPU is a whole number")
+        if round(value, 2) != value:
+            raise ValueError("a share of a GPU has at most two decimals")
+        return value
+
+
+class Limits(Model):
+    """What a run may not exceed: at 80 % there is a warning, at the limit it is stopped."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory_mb: int | None = Field(default=None, gt=0, description="memory of all its processes, in MiB")
+    wall_s: float | None = Field(default=None, gt=0, description="seconds that one attempt may take")
+
+
+ExitCode = Annotated[int, Field(ge=1, le=255)]
+
+
+class Retries(Model):
+    """Which failures are worth another attempt. A refused configuration or a limit that was hit never is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max: int = Field(default=0, ge=0, le=100, description="how many further attempts there may be")
+    on: tuple[Literal["infrastructure", "application"] | ExitCode, ...] = Field(
+        default=("infrastructure",), description="categories of failure, and exit codes, that are tried again"
+    )
+    delay_s: float = Field(default=5.0, ge=0, le=3600, description="wait before the second attempt; doubles each time")
 
 
 class RunSpec(Model):
@@ -91,7 +134,21 @@ class RunSpec(Model):
     config: dict[str, Any] = Field(default_factory=dict, description="the worker's own configuration")
     name: str = Field(default="", max_length=120, description="readable name; made from the configuration if empty")
     resources: Resources = Field(default_factory=Resources)
+    limits: Limits = Field(default_factory=Limits)
+    retries: Retries = Field(default_factory=Retries)
     grace_s: float = Field(default=10.0, ge=0, le=3600, description="seconds between SIGTERM and SIGKILL")
+    priority: int = Field(default=0, ge=-1000, le=1000, description="higher goes first")
+    after: tuple[str, ...] = Field(
+        default=(), max_length=1000, description="runs, by id or name, that must have succeeded before this one starts"
+    )
+    requires: tuple[Tag, ...] = Field(
+        default=(), max_length=32, description="tags that the host must have; `!tag` for one that it must not have"
+    )
+    wait_for_host: bool = Field(
+        default=False, description="if no host could ever take it: wait for one to join, instead of being refused"
+    )
+    group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,80}$", description="the sweep that the run belongs to")
+    replaces: str = Field(default="", description="the run of which this one is a repetition")
 
 
 class RunState(Model):
@@ -112,6 +169,10 @@ class RunState(Model):
     ended_at: float | None = None
     exit_code: int | None = None
     detail: str = Field(default="", description="progress of a build, last log line of a failure")
+    priority: int = 0
+    group: str = ""
+    attempts: int = Field(default=1, description="how many attempts the run may have")
+    next_attempt_at: float | None = Field(default=None, description="queued for another attempt: not before")
 
 
 class AttemptPhase(StrEnum):
@@ -122,6 +183,13 @@ class AttemptPhase(StrEnum):
     RUNNING = "running"
     STOPPING = "stopping"
     ENDED = "ended"
+
+
+class Checkpoint(Model):
+    """From where a run can go on."""
+
+    path: str = Field(description="absolute, on the host where it was saved")
+    step: int | None = None
 
 
 class ExitReport(Model):
@@ -136,6 +204,9 @@ class ExitReport(Model):
     ended_at: float
     max_rss_mb: float = 0.0
     last_lines: list[str] = Field(default_factory=list, description="end of its log when it failed")
+    phase: AttemptPhase | None = Field(default=None, description="how far it had come")
+    limit: Literal["memory", "wall"] | None = Field(default=None, description="the limit for which it was stopped")
+    checkpoint: Checkpoint | None = Field(default=None, description="the last one saved, if the worker can resume")
 
 
 class Usage(Model):
@@ -154,9 +225,12 @@ class AttemptReport(Model):
     phase: AttemptPhase
     detail: str = ""
     resources: Resources
+    gpus: dict[str, float] = Field(default_factory=dict, description="id of each of its GPUs -> its share")
     started_at: float | None = None
     exit: ExitReport | None = Field(default=None, description="set once phase is ended")
     usage: Usage = Field(default_factory=Usage)
+    warnings: list[str] = Field(default_factory=list, description="limits that it comes close to")
+    warm: bool = Field(default=False, description="it was started from a preloaded template")
 
 
 class EnvironmentStatus(Model):
@@ -169,6 +243,14 @@ class EnvironmentStatus(Model):
     fingerprint: str = Field(default="", description="changes when the description of an installed environment does")
 
 
+class Gpu(Model):
+    """One GPU of a host."""
+
+    id: str = Field(pattern=r"^[A-Za-z0-9-]+$", description="as it stands in CUDA_VISIBLE_DEVICES")
+    name: str = ""
+    memory_mb: int = 0
+
+
 class HostState(Model):
     """All that the scheduler needs to know about a host."""
 
@@ -176,6 +258,8 @@ class HostState(Model):
     instance: str = Field(default="", description="changes with each start of the supervisor")
     draining: bool = Field(default=False, description="it is about to end: place nothing here")
     total: Resources
+    gpus: list[Gpu] = Field(default_factory=list)
+    tags: list[str] = Field(default_factory=list, description="what runs may require of it")
     environments: list[EnvironmentStatus] = Field(default_factory=list)
     attempts: list[AttemptReport] = Field(default_factory=list)
     cpu_percent: float = 0.0

@@ -1,0 +1,269 @@
+"""The commands that the scheduler answers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field
+from ulid import ULID
+
+from mosaic_bus.commands.common import Ack, Command
+from mosaic_bus.messages import HostState, Model, RunSpec, RunState
+
+__all__ = [
+    "Cancel",
+    "CancelGroup",
+    "Decision",
+    "Drain",
+    "GroupList",
+    "GroupState",
+    "Groups",
+    "HostList",
+    "Hosts",
+    "NewRun",
+    "PauseQueue",
+    "Prioritise",
+    "Rerun",
+    "RunDetail",
+    "RunList",
+    "Runs",
+    "Show",
+    "Snapshot",
+    "SnapshotResult",
+    "Submit",
+    "SubmitMany",
+    "Submitted",
+    "SubmittedMany",
+    "Why",
+    "WhyResult",
+]
+
+RUN_ID = "^[0-9A-HJKMNP-TV-Z]{26}$"
+
+
+class Submitted(Model):
+    """A run was stored and queued."""
+
+    run: str
+    name: str
+    warnings: list[str] = Field(default_factory=list)
+
+
+class Submit(Command[Submitted]):
+    """Queue a run. `run` makes it idempotent: the same id twice is one run, equal specs with two ids are two.
+
+    Refused with `unknown_worker`, `unknown_profile`, `invalid_config`, `impossible_resources` and `unknown_tag` (unless
+    the spec says `wait_for_host`), `unknown_run` and `after_failed` (of `after`), `circular_after`, `id_reused` (the
+    same id with another spec), `store_unavailable` (the scheduler's disk is full: try again).
+    """
+
+    name: ClassVar[str] = "submit"
+    result: ClassVar[type[Model]] = Submitted
+    run: str = Field(default_factory=lambda: str(ULID()), pattern=RUN_ID, description="a new ULID")
+    spec: RunSpec
+
+
+class NewRun(Model):
+    """One run of a `submit_many`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str = Field(default_factory=lambda: str(ULID()), pattern=RUN_ID, description="a new ULID")
+    spec: RunSpec
+
+
+class SubmittedMany(Model):
+    """Runs that were stored and queued, in the order in which they were given."""
+
+    runs: list[Submitted]
+
+
+class SubmitMany(Command[SubmittedMany]):
+    """Queue many runs, all or none. `after` may name runs of the same command.
+
+    Refused as `submit` is, and with `circular_after`; the message names the first run that is wrong.
+    """
+
+    name: ClassVar[str] = "submit_many"
+    result: ClassVar[type[Model]] = SubmittedMany
+    runs: list[NewRun] = Field(min_length=1, max_length=10_000)
+
+
+class Rerun(Command[SubmittedMany]):
+    """Submit runs again, as new ones with the same spec; of a group, those that failed or were lost.
+
+    Refused with `unknown_run`, `ambiguous_run`, `unknown_group`, `not_final`, `nothing_to_rerun`.
+    """
+
+    name: ClassVar[str] = "rerun"
+    result: ClassVar[type[Model]] = SubmittedMany
+    request: str = Field(default_factory=lambda: str(ULID()), pattern=RUN_ID, description="makes it idempotent")
+    run: str = Field(default="", description="id or any unique part of it, or the run's name")
+    group: str = Field(default="", description="or a group")
+
+
+class Cancel(Command[Ack]):
+    """Stop a run, or take it out of the queue. Refused with `unknown_run`, `ambiguous_run`, `already_final`."""
+
+    name: ClassVar[str] = "cancel"
+    result: ClassVar[type[Model]] = Ack
+    run: str = Field(description="id or any unique part of it, or the run's name")
+    reason: str = "cancelled by user"
+
+
+class Prioritise(Command[Ack]):
+    """Change the priority of a run that waits, or of all runs of a group that do.
+
+    Refused with `unknown_run`, `ambiguous_run`, `unknown_group`, `already_placed`.
+    """
+
+    name: ClassVar[str] = "prioritise"
+    result: ClassVar[type[Model]] = Ack
+    run: str = ""
+    group: str = ""
+    priority: int = Field(ge=-1000, le=1000)
+
+
+class CancelGroup(Command[Ack]):
+    """Stop all runs of a group. Refused with `unknown_group`, `already_final`."""
+
+    name: ClassVar[str] = "cancel_group"
+    result: ClassVar[type[Model]] = Ack
+    group: str = Field(description="its name, or any unique part of it")
+    reason: str = "cancelled by user"
+
+
+class GroupState(Model):
+    """How far the runs of a group are; a run that was repeated counts by its repetition."""
+
+    group: str
+    total: int
+    counts: dict[str, int] = Field(description="state -> how many")
+    submitted_at: float
+    ended_at: float | None = Field(default=None, description="when its last run ended, once all have")
+
+
+class GroupList(Model):
+    """Groups, newest first."""
+
+    groups: list[GroupState]
+
+
+class Groups(Command[GroupList]):
+    """List groups, newest first, or show one. Refused with `unknown_group`."""
+
+    name: ClassVar[str] = "groups"
+    result: ClassVar[type[Model]] = GroupList
+    group: str = Field(default="", description="its name, or any unique part of it; empty for all")
+    limit: int = Field(default=100, ge=1, le=10_000)
+
+
+class PauseQueue(Command[Ack]):
+    """Place nothing more until the queue is resumed, or resume it. What runs goes on."""
+
+    name: ClassVar[str] = "pause_queue"
+    result: ClassVar[type[Model]] = Ack
+    paused: bool
+    reason: str = Field(default="by a user", max_length=200)
+
+
+class Drain(Command[Ack]):
+    """Place nothing more on a host, or place there again. What runs there goes on. Refused with `unknown_host`."""
+
+    name: ClassVar[str] = "drain"
+    result: ClassVar[type[Model]] = Ack
+    host: str
+    drained: bool
+    reason: str = Field(default="by a user", max_length=200)
+
+
+class RunList(Model):
+    """Runs, newest first."""
+
+    runs: list[RunState]
+    total: int = Field(description="how many match, beyond the limit too")
+
+
+class Runs(Command[RunList]):
+    """List runs, newest first."""
+
+    name: ClassVar[str] = "runs"
+    result: ClassVar[type[Model]] = RunList
+    states: list[str] = Field(default_factory=list, description="only these states; empty for all")
+    group: str = Field(default="", description="only runs of this group")
+    limit: int = Field(default=100, ge=1, le=100_000)
+
+
+class Decision(Model):
+    """One thing the scheduler decided about a run, and why."""
+
+    at: float
+    event: str
+    reason: str
+
+
+class RunDetail(Model):
+    """A run with its history."""
+
+    run: RunState
+    spec: RunSpec
+    attempts: list[dict[str, Any]]
+    decisions: list[Decision]
+
+
+class Show(Command[RunDetail]):
+    """Everything the scheduler knows about one run. Refused with `unknown_run`, `ambiguous_run`."""
+
+    name: ClassVar[str] = "show"
+    result: ClassVar[type[Model]] = RunDetail
+    run: str
+
+
+class WhyResult(Model):
+    """Why a run is as it is, from recorded decisions."""
+
+    run: RunState
+    answer: str = Field(description="one sentence")
+    facts: list[str] = Field(description="what the answer rests on, most important first")
+    position: int | None = Field(default=None, description="place in the queue, from 1, while it waits")
+    log: list[str] = Field(default_factory=list, description="end of the log of its last attempt that failed")
+    decisions: list[Decision] = Field(description="the newest last")
+
+
+class Why(Command[WhyResult]):
+    """Why is a run pending, here, stopped, retried or failed? Refused with `unknown_run`, `ambiguous_run`."""
+
+    name: ClassVar[str] = "why"
+    result: ClassVar[type[Model]] = WhyResult
+    run: str
+
+
+class HostList(Model):
+    """Hosts that have reported."""
+
+    hosts: list[HostState]
+    silent_s: dict[str, float] = Field(description="seconds since each host's last report")
+    drained: dict[str, str] = Field(default_factory=dict, description="hosts that get nothing new, and why")
+    paused: str | None = Field(default=None, description="why the queue is paused, if it is")
+
+
+class Hosts(Command[HostList]):
+    """List hosts."""
+
+    name: ClassVar[str] = "hosts"
+    result: ClassVar[type[Model]] = HostList
+
+
+class SnapshotResult(Model):
+    """All that a late joiner needs to follow from here."""
+
+    runs: list[RunState]
+    hosts: list[HostState]
+
+
+class Snapshot(Command[SnapshotResult]):
+    """Runs that are not final plus the newest final ones, and all hosts."""
+
+    name: ClassVar[str] = "snapshot"
+    result: ClassVar[type[Model]] = SnapshotResult
+    final_limit: int = Field(default=50, ge=0, le=10_000)

@@ -1,0 +1,151 @@
+"""The commands that the telemetry aggregator answers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from mosaic_bus.commands.common import Command
+from mosaic_bus.messages import Model, RunSummary, StreamKind
+
+__all__ = [
+    "Episodes",
+    "Events",
+    "Logs",
+    "Metrics",
+    "MetricsResult",
+    "Rows",
+    "Series",
+    "SeriesResult",
+    "StreamCounters",
+    "Streams",
+    "StreamsResult",
+    "Summaries",
+    "SummariesResult",
+]
+
+
+class SummariesResult(Model):
+    """Live aggregates."""
+
+    summaries: list[RunSummary]
+
+
+class Summaries(Command[SummariesResult]):
+    """Aggregates of the given runs, or of those that changed last."""
+
+    name: ClassVar[str] = "summaries"
+    result: ClassVar[type[Model]] = SummariesResult
+    runs: list[str] = Field(default_factory=list)
+    limit: int = Field(default=200, ge=1, le=10_000)
+
+
+class MetricsResult(Model):
+    """Names of series a run has, with how many points each."""
+
+    metrics: dict[str, int]
+
+
+class Metrics(Command[MetricsResult]):
+    """Which series does a run have? Refused with `unknown_run`."""
+
+    name: ClassVar[str] = "metrics"
+    result: ClassVar[type[Model]] = MetricsResult
+    run: str
+
+
+class SeriesResult(Model):
+    """One series, thinned to at most the points asked for; each point is the mean of its bucket."""
+
+    metric: str
+    steps: list[int]
+    values: list[float | None]
+    lows: list[float | None]
+    highs: list[float | None]
+    times: list[float | None]
+    points: int = Field(description="how many there are before thinning")
+
+
+class Series(Command[SeriesResult]):
+    """A series of a run: `episode_return`, `episode_length`, `reward`, or the name of a scalar."""
+
+    name: ClassVar[str] = "series"
+    result: ClassVar[type[Model]] = SeriesResult
+    run: str
+    metric: str
+    attempt: int | None = Field(default=None, description="None joins all attempts")
+    max_points: int = Field(default=500, ge=2, le=100_000)
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+class Rows(Model):
+    """A page of rows; `next` is where the next page starts, None at the end of what is stored."""
+
+    rows: list[dict[str, Any]]
+    next: int | None = None
+
+
+class Episodes(Command[Rows]):
+    """Episodes of a run in order: number, step, ts, episode, return, length, seed, agent."""
+
+    name: ClassVar[str] = "episodes"
+    result: ClassVar[type[Model]] = Rows
+    run: str
+    attempt: int | None = None
+    start: int = Field(default=0, ge=0)
+    limit: int = Field(default=1000, ge=1, le=100_000)
+
+
+class Events(Command[Rows]):
+    """Raw events of one attempt in order of number: {number, event, ts, step, value, line}."""
+
+    name: ClassVar[str] = "events"
+    result: ClassVar[type[Model]] = Rows
+    run: str
+    attempt: int = 1
+    kinds: list[str] = Field(default_factory=list)
+    start: int = Field(default=0, ge=0)
+    limit: int = Field(default=1000, ge=1, le=100_000)
+
+
+class Logs(Command[Rows]):
+    """Log lines of one attempt ({number, line}): a page from `start`, or the last `tail` lines."""
+
+    name: ClassVar[str] = "logs"
+    result: ClassVar[type[Model]] = Rows
+    run: str
+    attempt: int | None = Field(default=None, description="None for the newest")
+    start: int = Field(default=0, ge=0)
+    limit: int = Field(default=1000, ge=1, le=100_000)
+    tail: int | None = Field(default=None, ge=1, le=100_000)
+
+
+class StreamCounters(Model):
+    """What happened to one stream on its way into the store."""
+
+    run: str
+    attempt: int
+    kind: StreamKind
+    host: str
+    stored: int
+    received: int
+    repaired: int
+    missing: int
+    malformed: int
+    final: bool
+
+
+class StreamsResult(Model):
+    """Counters of streams."""
+
+    streams: list[StreamCounters]
+
+
+class Streams(Command[StreamsResult]):
+    """Counters of the streams of a run, or of all streams that are not yet complete."""
+
+    name: ClassVar[str] = "streams"
+    result: ClassVar[type[Model]] = StreamsResult
+    run: str | None = None
