@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +28,8 @@ from mosaic_services.cli.settings import current
 from mosaic_services.cli.wait import Watched
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from mosaic_bus import Bus
@@ -133,6 +137,17 @@ class Endings:
         return bool(watched or run is None) and all(each.done(now) for each in watched)
 
 
+@contextlib.contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets. An exception could come in the middle of anything, and be swallowed there."""
+    event = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _Screen:
     """The live picture and the keys that steer it."""
 
@@ -151,9 +166,9 @@ class _Screen:
             return Group(picture, Text(), Text(self._hints(), style="bright_black"))
 
         live = Live(frame(), console=console(), screen=True, auto_refresh=False)
-        with Keys() as keys, live, contextlib.suppress(KeyboardInterrupt):
+        with _interrupted() as interrupted, Keys() as keys, live:
             while not (until_done and self._endings.is_over(self._feed.view, self._feed.focus, time.monotonic())):
-                if not self._obey(keys.next(_FRAME_S)):
+                if not self._obey(keys.next(_FRAME_S)) or interrupted.is_set():
                     break
                 live.update(frame(), refresh=True)
         # The alternate screen is gone now: leave the last picture behind.

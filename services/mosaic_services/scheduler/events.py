@@ -11,13 +11,19 @@ if TYPE_CHECKING:
 __all__ = [
     "CancelRequested",
     "DescriptionKnown",
+    "DrainRequested",
     "Event",
+    "GroupCancelRequested",
     "HostReported",
     "Instant",
+    "PauseRequested",
     "PlaceAcknowledged",
     "PlaceRefused",
+    "PriorityRequested",
+    "RerunRequested",
     "StopAcknowledged",
     "Submitted",
+    "SubmittedMany",
     "Tick",
     "Withdrawn",
 ]
@@ -47,6 +53,22 @@ class Submitted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SubmittedMany(Event):
+    """A client asks for many runs, all or none; answered with `Answer` or `Refuse`."""
+
+    runs: tuple[tuple[str, RunSpec], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RerunRequested(Event):
+    """A client asks for a run once more, or for all of a group that failed; answered with `Answer` or `Refuse`."""
+
+    request: str
+    run: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class Withdrawn(Event):
     """A run that had just been submitted could not be saved: it never was."""
 
@@ -58,6 +80,40 @@ class CancelRequested(Event):
     """A client asks to stop a run, named by id, part of it, or name; answered with `Answer` or `Refuse`."""
 
     query: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCancelRequested(Event):
+    """A client asks to stop all runs of a group; answered with `Answer` or `Refuse`."""
+
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityRequested(Event):
+    """A client wants a run, or the runs of a group, to have another priority; answered with `Answer` or `Refuse`."""
+
+    query: str
+    group: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequested(Event):
+    """A client pauses or resumes the queue; answered with `Answer`."""
+
+    paused: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested(Event):
+    """A client wants a host to get nothing new, or to be used again; answered with `Answer` or `Refuse`."""
+
+    host: str
+    drained: bool
     reason: str
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "Refuse",
     "SaveAttempt",
     "SaveRun",
+    "SaveSetting",
     "SendForget",
     "SendPlace",
     "SendStop",
@@ -65,14 +66,35 @@ class Publish(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
-class SendPlace(Instruction):
-    """Ask a host to start an attempt."""
+class SaveSetting(Instruction):
+    """Store what a user has set; an empty value removes it."""
 
-    host: str
-    run: str
-    attempt: int
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlace(Instruction):
+    """Ask a host to start an attempt (the attempt is a copy)."""
+
+    placed: Attempt
     name: str
     spec: RunSpec
+
+    @property
+    def host(self) -> str:
+        """Whom to ask."""
+        return self.placed.host
+
+    @property
+    def run(self) -> str:
+        """Which run."""
+        return self.placed.run
+
+    @property
+    def attempt(self) -> int:
+        """Which of its attempts."""
+        return self.placed.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +128,10 @@ class FetchDescription(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Instruction):
-    """The result of the command that caused the event."""
+    """The result of the command that caused the event, and the runs that it made."""
 
     result: Model
+    new: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,24 @@ Each step changes what is known and adds the instructions that follow from it; `
 from __future__ import annotations
 
 import copy
+import math
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import RunStateName
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.model import REFUSED, Attempt, Ending, Host, Run
+from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.queue import Queue
+from mosaic_services.scheduler.retries import LONGEST_DELAY_S, Retry, judge
+from mosaic_services.scheduler.wording import listed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from mosaic_bus.messages import RunState
     from mosaic_services.scheduler.events import Instant
-    from mosaic_services.scheduler.outcomes import Outcome
+    from mosaic_services.scheduler.placement import Choice
     from mosaic_services.scheduler.validation import Schemas
 
 __all__ = ["REPEAT_S", "REPUBLISH_S", "Ledger"]
@@ -32,13 +38,21 @@ _REPUBLISHED_AT_ONCE = 250
 class Ledger:
     """Runs, hosts, queue and schemas, and the instructions of the event being handled."""
 
-    def __init__(self, at: Instant) -> None:
+    def __init__(self, at: Instant, settings: Mapping[str, str] | None = None) -> None:
         self.at = at
         self.runs: dict[str, Run] = {}
         self.hosts: dict[str, Host] = {}
         self.queue = Queue()
         self.schemas: Schemas = {}
         self.out: list[todo.Instruction] = []
+        # What users have set: why the queue is paused, and which hosts are drained.
+        self.settings = dict(settings or {})
+        # Group -> its runs, oldest first. A run that was repeated -> its repetition.
+        self.groups: dict[str, dict[str, Run]] = {}
+        self.replaced: dict[str, str] = {}
+        # A run -> those that wait for it.
+        self._dependents: dict[str, list[str]] = {}
+        self._next_seq = 1
         # Runs that are not final -> when their state was last published, longest ago first.
         self._published: dict[str, float] = {}
         # Runs whose state changed together with many others: published in the next ticks, some at a time.
@@ -46,9 +60,15 @@ class Ledger:
 
     # ── knowing ─────────────────────────────────────────────────────────────────────────────────
 
-    def restore(self, run: Run) -> None:
-        """Take a run from the store, as it was when it was last saved."""
-        self.runs[run.id] = run
+    def restore(self, runs: Iterable[Run]) -> None:
+        """Take the runs from the store, as they were when they were last saved."""
+        ordered = sorted(runs, key=lambda each: each.seq)
+        for run in ordered:
+            self._enter(run)
+        for run in ordered:
+            self._restore(run)
+
+    def _restore(self, run: Run) -> None:
         refused = run.attempts[-1] if run.attempts and run.attempts[-1].outcome == REFUSED else None
         if refused is not None:
             refused.offered_at = self.at.mono
@@ -61,13 +81,58 @@ class Ledger:
             self.host(attempt.host).placed[attempt.key] = attempt
         elif refused is not None:
             self.queue.deferred[run.id] = run
+        elif run.next_attempt_at is not None:
+            # The wall clock may have jumped: it never makes a run rest for longer than it ever would.
+            left = min(max(0.0, run.next_attempt_at - self.at.wall), LONGEST_DELAY_S)
+            run.rests_until = self.at.mono + left
+            self.queue.resting[run.id] = run
+        else:
+            self._queue(run)
+
+    def _enter(self, run: Run) -> None:
+        self.runs[run.id] = run
+        self._next_seq = max(self._next_seq, run.seq + 1)
+        if run.spec.group:
+            self.groups.setdefault(run.spec.group, {})[run.id] = run
+        if run.spec.replaces:
+            self.replaced[run.spec.replaces] = run.id
+        for each in run.after:
+            self._dependents.setdefault(each, []).append(run.id)
+
+    def _queue(self, run: Run) -> None:
+        """Put a run among those that can start, or those that wait for other runs."""
+        if self.unmet(run):
+            self.queue.blocked[run.id] = run
         else:
             self.queue.add(run)
+
+    def next_seq(self) -> int:
+        """The next number of a run, in the order of submission."""
+        return self._next_seq
+
+    def unmet(self, run: Run) -> list[Run]:
+        """The runs that a run waits for."""
+        first = (self.runs.get(each) for each in run.after)
+        return [each for each in first if each is not None and each.state is not RunStateName.SUCCEEDED]
+
+    @property
+    def paused(self) -> str:
+        """Why the queue is paused; empty if it is not."""
+        return self.settings.get("paused", "")
+
+    def set(self, key: str, value: str) -> None:
+        """Change a setting, or remove it if the value is empty."""
+        if value:
+            self.settings[key] = value
+        else:
+            self.settings.pop(key, None)
+        self.out.append(todo.SaveSetting(key, value))
 
     def host(self, name: str) -> Host:
         """The host of that name; one that we hear of for the first time counts as heard just now."""
         if name not in self.hosts:
-            self.hosts[name] = Host(name, heard_at=self.at.mono)
+            drained = self.settings.get(f"drained:{name}", "")
+            self.hosts[name] = Host(name, heard_at=self.at.mono, drained=drained)
             self.hosts = dict(sorted(self.hosts.items()))
         return self.hosts[name]
 
@@ -81,13 +146,23 @@ class Ledger:
 
     def render(self, run: Run, now: float) -> RunState:
         """Say how a run is, with the reason as it is at this moment."""
-        if run.id in self.queue.deferred:
-            return run.render(self.hosts[run.attempts[-1].host].held(now) or None)
         if run.state is RunStateName.QUEUED:
-            return run.render(self.queue.group(run).wait.reason)
+            return run.render(self.waits_for(run, now))
         if not run.final and run.host and (host := self.hosts[run.host]).silent:
             return run.render(f"host {host.name} silent for {now - host.heard_at:.0f} s; before that: {run.reason}")
         return run.render()
+
+    def waits_for(self, run: Run, now: float) -> str:
+        """Say what a queued run waits for."""
+        if run.id in self.queue.deferred:
+            return self.hosts[run.attempts[-1].host].held(now) or run.reason
+        if run.id in self.queue.blocked:
+            first = [f"{each.name} ({each.short}, {each.state})" for each in self.unmet(run)]
+            return f"waits for {listed(first)} to succeed"
+        if run.id in self.queue.resting:
+            left = math.ceil(max(0.0, run.rests_until - now))
+            return f"{run.reason}: {left} s left" if left else run.reason
+        return self.queue.group(run).wait.reason
 
     # ── deciding ────────────────────────────────────────────────────────────────────────────────
 
@@ -101,9 +176,17 @@ class Ledger:
 
     def enqueue(self, run: Run) -> None:
         """Take a new run in."""
-        self.runs[run.id] = run
-        self.queue.add(run)
+        self._enter(run)
+        self._queue(run)
         self.save(run)
+
+    def place(self) -> None:
+        """Start whatever can start, in order."""
+        hosts = self.hosts.values()
+        for group in self.queue.place(hosts, self.at.mono, self.paused, self._start):
+            for run in group.runs.values():
+                self.decide(run, "queued", group.wait.reason)
+                self.publish_soon(run)
 
     def move(self, run: Run, state: RunStateName, reason: str, event: str = "") -> None:
         """Bring a run that is not final into another state, or give it another reason."""
@@ -114,16 +197,18 @@ class Ledger:
         self.save(run)
         self.publish(run)
 
-    def start(self, run: Run, host: Host, state: RunStateName, reason: str) -> None:
+    def _start(self, run: Run, choice: Choice) -> None:
         """Give a run that has left the queue to a host."""
         if run.attempts and not run.attempts[-1].begun:
             run.attempts.pop()
-        number = len(run.attempts) + 1
-        attempt = Attempt(run.id, number, host.name, run.spec.resources, placed_at=self.at.wall)
+        host, number = choice.host, len(run.attempts) + 1
+        attempt = Attempt(run.id, number, host.name, run.spec.resources, self.at.wall, choice.gpus, run.checkpoint)
         run.attempts.append(attempt)
-        run.host = host.name
+        run.host, run.next_attempt_at = host.name, None
         host.placed[attempt.key] = attempt
-        self.move(run, state, f"placed on {host.name}: {reason}", event="placed")
+        state = RunStateName.STARTING if choice.installed else RunStateName.PREPARING
+        gpus = f" with GPU {', '.join(choice.gpus)}" if choice.gpus else ""
+        self.move(run, state, f"placed on {host.name}{gpus}: {choice.reason}", event="placed")
         self.save_attempt(attempt)
         self.send_place(run, attempt)
 
@@ -165,30 +250,81 @@ class Ledger:
         self.move(run, RunStateName.STOPPING, ending.reason)
         self.send_stop(attempt.host, attempt.run, attempt.number, ending.reason)
 
-    def finish(self, run: Run, outcome: Outcome) -> None:
-        """Bring a run to its end."""
-        if run.state is RunStateName.QUEUED:
-            self.queue.remove(run)
-        elif attempt := run.current:
+    def end(self, run: Run, outcome: Outcome) -> None:
+        """Bring a run to its end, or back into the queue if its failure is worth another attempt."""
+        if attempt := run.current:
             self.hosts[attempt.host].placed.pop(attempt.key, None)
             attempt.outcome = outcome.state.value
             attempt.ended_at = outcome.ended_at or self.at.wall
             self.save_attempt(attempt)
+            verdict = judge(run, outcome)
+            if isinstance(verdict, Retry):
+                self._rest(run, outcome, verdict)
+                return
+            if verdict.reason:
+                self.decide(run, "given up", verdict.reason)
+        self._finish(run, outcome)
+        ended = [run]
+        while ended:
+            ended += self._tell_dependents(ended.pop())
+
+    def _rest(self, run: Run, outcome: Outcome, retry: Retry) -> None:
+        """Let a run rest before its next attempt."""
+        run.rests_until = self.at.mono + retry.delay_s
+        run.next_attempt_at = self.at.wall + retry.delay_s
+        self.queue.resting[run.id] = run
+        run.host, run.detail = None, outcome.detail
+        category = f"{outcome.category}: " if outcome.category else ""
+        said = f"attempt {run.begun} {outcome.state}: {category}{outcome.reason}; {retry.reason}"
+        self.move(run, RunStateName.QUEUED, said, event="retry")
+
+    def wake(self) -> None:
+        """Let runs that have rested long enough wait for their turn."""
+        for run in self.queue.awake(self.at.mono):
+            self.queue.add(run)
+
+    def _finish(self, run: Run, outcome: Outcome) -> None:
+        self.queue.remove(run)
         run.category, run.exit_code, run.detail = outcome.category, outcome.exit_code, outcome.detail
-        run.ended_at = outcome.ended_at or self.at.wall
+        run.ended_at, run.next_attempt_at = outcome.ended_at or self.at.wall, None
         self.move(run, outcome.state, outcome.reason)
         self._published.pop(run.id, None)
         self._soon.pop(run.id, None)
 
+    def _tell_dependents(self, run: Run) -> list[Run]:
+        """Let the runs go that waited only for this one, or end them if it did not succeed; return those ended."""
+        ended = []
+        for each in self._dependents.pop(run.id, ()):
+            waiting = self.queue.blocked.get(each)
+            if waiting is None:
+                continue
+            if run.state is not RunStateName.SUCCEEDED:
+                reason = f"it was to come after {run.name} ({run.short}), which is {run.state}"
+                self._finish(waiting, Outcome(RunStateName.CANCELLED, reason))
+                ended.append(waiting)
+            elif not self.unmet(waiting):
+                self.queue.add(waiting)
+                self.decide(waiting, "released", "the runs that it was to come after have succeeded")
+                self.publish_soon(waiting)
+        return ended
+
     def drop(self, run: Run) -> None:
         """Undo a submission that could not be saved."""
-        if run.state is RunStateName.QUEUED:
-            self.queue.remove(run)
+        self.queue.remove(run)
         for attempt in run.attempts:
             self.hosts[attempt.host].placed.pop(attempt.key, None)
         self._published.pop(run.id, None)
         self._soon.pop(run.id, None)
         self.runs.pop(run.id, None)
+        self.replaced.pop(run.spec.replaces, None)
+        if members := self.groups.get(run.spec.group):
+            members.pop(run.id, None)
+            if not members:
+                del self.groups[run.spec.group]
+        for each in self._dependents.pop(run.id, ()):
+            if waiting := self.queue.blocked.get(each):
+                said = f"it was to come after {run.name} ({run.short}), which could not be saved"
+                self.end(waiting, Outcome(RunStateName.CANCELLED, said))
 
     # ── telling ─────────────────────────────────────────────────────────────────────────────────
 
@@ -207,9 +343,14 @@ class Ledger:
         self._published[run.id] = self.at.mono
         self.out.append(todo.Publish(self.render(run, self.at.mono)))
 
-    def publish_first(self, run: Run) -> None:
-        """Have a run's state published unless that has been done."""
-        if run.id not in self._published:
+    def publish_first(self, run: Run, *, soon: bool) -> None:
+        """Have a run's state published, unless that has been done; `soon` if it is one of many."""
+        if run.id in self._published:
+            return
+        if soon:
+            self._published[run.id] = self.at.mono
+            self.publish_soon(run)
+        else:
             self.publish(run)
 
     def publish_soon(self, run: Run) -> None:
@@ -230,7 +371,7 @@ class Ledger:
         """Offer an attempt to its host, unless that was done a moment ago."""
         if self._due("place", attempt.host, attempt.run, attempt.number):
             attempt.offered_at = self.at.mono
-            self.out.append(todo.SendPlace(attempt.host, run.id, attempt.number, run.name, run.spec))
+            self.out.append(todo.SendPlace(copy.copy(attempt), run.name, run.spec))
 
     def send_stop(self, host: str, run: str, number: int, reason: str) -> None:
         """Ask a host to stop an attempt, unless that was done a moment ago."""

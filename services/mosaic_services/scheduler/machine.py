@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mosaic_bus.commands import Ack
-from mosaic_bus.commands import Submitted as SubmittedResult
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import AttemptPhase, FailureCategory, RunStateName
-from mosaic_services.scheduler import events, outcomes
+from mosaic_services.scheduler import events, outcomes, requests
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.ledger import Ledger
 from mosaic_services.scheduler.model import NOT_BEGUN, Attempt, Ending, Host, Run
-from mosaic_services.scheduler.naming import find_run, make_name
 from mosaic_services.scheduler.outcomes import Outcome
-from mosaic_services.scheduler.placement import amounts
 from mosaic_services.scheduler.schema import ConfigSchema
-from mosaic_services.scheduler.validation import check_submission, config_problems
+from mosaic_services.scheduler.validation import config_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from mosaic_bus.messages import AttemptReport
-    from mosaic_services.scheduler.placement import Choice
 
 __all__ = ["DEFAULT_LOST_AFTER_S", "Machine"]
 
@@ -48,12 +43,16 @@ _NOT_YET_RUNNING = (None, AttemptPhase.PREPARING, AttemptPhase.STARTING)
 class Machine:
     """Decides about all runs; what it knows is in `ledger`."""
 
-    def __init__(self, runs: Iterable[Run], at: events.Instant, lost_after_s: float = DEFAULT_LOST_AFTER_S) -> None:
+    def __init__(
+        self,
+        runs: Iterable[Run],
+        at: events.Instant,
+        lost_after_s: float = DEFAULT_LOST_AFTER_S,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.lost_after_s = lost_after_s
-        self.ledger = Ledger(at)
-        for run in sorted(runs, key=lambda each: each.seq):
-            self.ledger.restore(run)
-        self._next_seq = max((run.seq for run in self.ledger.runs.values()), default=0) + 1
+        self.ledger = Ledger(at, settings)
+        self.ledger.restore(runs)
         self._ticked_at = at.mono
 
     def handle(self, event: events.Event) -> list[todo.Instruction]:
@@ -61,13 +60,34 @@ class Machine:
         ledger = self.ledger
         ledger.at = event.at
         ledger.out = []
+        try:
+            self._handle(event)
+        except CommandRefusedError as error:
+            # A request is refused before it has changed anything.
+            ledger.out = [todo.Refuse(error.code, error.message, error.details)]
+        return ledger.out
+
+    def _handle(self, event: events.Event) -> None:
+        ledger = self.ledger
         match event:
             case events.Submitted():
-                self._submitted(event)
+                requests.submit(ledger, event)
+            case events.SubmittedMany():
+                requests.submit_many(ledger, event)
+            case events.RerunRequested():
+                requests.rerun(ledger, event)
+            case events.CancelRequested():
+                requests.cancel(ledger, event)
+            case events.GroupCancelRequested():
+                requests.cancel_group(ledger, event)
+            case events.PriorityRequested():
+                requests.prioritise(ledger, event)
+            case events.PauseRequested():
+                requests.pause(ledger, event)
+            case events.DrainRequested():
+                requests.drain(ledger, event)
             case events.Withdrawn():
                 self._withdrawn(event)
-            case events.CancelRequested():
-                self._cancel_requested(event)
             case events.HostReported():
                 self._host_reported(event)
             case events.PlaceAcknowledged():
@@ -82,80 +102,13 @@ class Machine:
                 self._tick(event)
             case _:
                 raise TypeError(f"no such event: {event!r}")
-        return ledger.out
-
-    # ── what clients ask ────────────────────────────────────────────────────────────────────────
-
-    def _submitted(self, event: events.Submitted) -> None:
-        ledger, spec = self.ledger, event.spec
-        if known := ledger.runs.get(event.run):
-            if known.spec == spec:
-                self._answer_submit(known)
-            else:
-                said = f"run {event.run} was already submitted with another spec; use a new id"
-                ledger.out.append(todo.Refuse("id_reused", said))
-            return
-        try:
-            warnings, checked = check_submission(spec, ledger.hosts.values(), ledger.schemas)
-        except CommandRefusedError as error:
-            ledger.out.append(todo.Refuse(error.code, error.message, error.details))
-            return
-        wall = event.at.wall
-        run = Run(event.run, self._next_seq, spec, make_name(spec), wall, wall, tuple(warnings), checked=checked)
-        self._next_seq += 1
-        ledger.enqueue(run)
-        ledger.decide(run, "submitted", f"{spec.worker}/{spec.profile}, {amounts(spec.resources)}")
-        for warning in warnings:
-            ledger.decide(run, "warning", warning)
-        self._place()
-        if run.state is RunStateName.QUEUED:
-            ledger.decide(run, "queued", ledger.queue.group(run).wait.reason)
-            ledger.publish_first(run)
-        self._answer_submit(run)
-
-    def _answer_submit(self, run: Run) -> None:
-        self.ledger.out.append(todo.Answer(SubmittedResult(run=run.id, name=run.name, warnings=list(run.warnings))))
 
     def _withdrawn(self, event: events.Withdrawn) -> None:
         if run := self.ledger.runs.get(event.run):
             self.ledger.drop(run)
-            self._place()
+            self.ledger.place()
 
-    def _cancel_requested(self, event: events.CancelRequested) -> None:
-        ledger = self.ledger
-        try:
-            run = find_run(ledger.runs, event.query)
-        except CommandRefusedError as error:
-            ledger.out.append(todo.Refuse(error.code, error.message, error.details))
-            return
-        if run.final:
-            said = f"run {run.short} ({run.name}) is already {run.state}: {run.reason}"
-            ledger.out.append(todo.Refuse("already_final", said, {"run": run.id, "state": run.state.value}))
-            return
-        attempt = run.current
-        if attempt is None:
-            ledger.finish(run, Outcome(RunStateName.CANCELLED, event.reason))
-            note = f"{run.name} is taken out of the queue"
-        elif run.ending is not None:
-            note = f"{run.name} is already being stopped: {run.ending.reason}"
-        else:
-            ledger.stop(run, attempt, Ending(RunStateName.CANCELLED, event.reason))
-            note = f"{run.name} is being stopped on {attempt.host}"
-        self._place()
-        ledger.out.append(todo.Answer(Ack(note=note)))
-
-    # ── placing ─────────────────────────────────────────────────────────────────────────────────
-
-    def _place(self) -> None:
-        ledger = self.ledger
-        for group in ledger.queue.place(ledger.hosts.values(), ledger.at.mono, self._start):
-            for run in group.runs.values():
-                ledger.decide(run, "queued", group.wait.reason)
-                ledger.publish_soon(run)
-
-    def _start(self, run: Run, choice: Choice) -> None:
-        state = RunStateName.STARTING if choice.installed else RunStateName.PREPARING
-        self.ledger.start(run, choice.host, state, choice.reason)
+    # ── what hosts answer ───────────────────────────────────────────────────────────────────────
 
     def _place_acknowledged(self, event: events.PlaceAcknowledged) -> None:
         if found := self.ledger.open_attempt(event.host, event.run, event.attempt):
@@ -181,10 +134,10 @@ class Machine:
             # One that took it may say so to a repeated offer; and what is being stopped is settled by reports.
             if not attempt.acknowledged and run.ending is None:
                 self.ledger.defer(run, attempt, event.code, event.message)
-                self._place()
+                self.ledger.place()
         else:
-            self.ledger.finish(run, outcomes.of_refusal(event.code, event.message, event.host, run.ending))
-            self._place()
+            self.ledger.end(run, outcomes.of_refusal(event.code, event.message, event.host, run.ending))
+            self.ledger.place()
 
     def _stop_acknowledged(self, event: events.StopAcknowledged) -> None:
         found = self.ledger.open_attempt(event.host, event.run, event.attempt)
@@ -214,7 +167,7 @@ class Machine:
             if key not in host.listed and self._never_arrives(host, attempt):
                 ledger.settle(attempt, NOT_BEGUN)
         self._fetch_descriptions(host)
-        self._place()
+        self.ledger.place()
 
     def _attempt_reported(self, host: Host, report: AttemptReport) -> None:
         ledger = self.ledger
@@ -227,7 +180,7 @@ class Machine:
                 attempt.phase, attempt.exit = report.phase, report.exit
                 if report.exit is not None and report.exit.started_at is not None:
                     attempt.started_at = run.started_at = report.exit.started_at
-                ledger.finish(run, outcomes.of_exit(report.exit, run.ending, host.name))
+                ledger.end(run, outcomes.of_exit(report.exit, run.ending, host.name))
             else:
                 self._follow(run, attempt, report)
                 return
@@ -235,7 +188,7 @@ class Machine:
             ledger.send_forget(host.name, report.run, report.attempt)
         else:
             known = ledger.runs.get(report.run)
-            reason = f"the run is already {known.state}" if known and known.final else "it was not placed here"
+            reason = f"the run is already {known.state}" if known and known.final else "it was given up"
             ledger.send_stop(host.name, report.run, report.attempt, reason)
 
     def _take_back(self, host: Host, report: AttemptReport) -> None:
@@ -271,6 +224,10 @@ class Machine:
             ledger.save(run)
             changed = True
         run.detail = report.detail
+        for warning in report.warnings:
+            if warning not in attempt.warned:
+                attempt.warned |= {warning}
+                ledger.decide(run, "warning", warning)
         before = (run.state, run.reason)
         if run.ending is not None:
             ledger.send_stop(attempt.host, attempt.run, attempt.number, run.ending.reason)
@@ -288,10 +245,10 @@ class Machine:
         unseen_for = now - max(attempt.seen_at, attempt.offered_at)
         if run.ending is not None:
             if unseen_for > (SETTLED_AFTER_S if attempt.stop_acknowledged else UNANSWERED_AFTER_S):
-                ledger.finish(run, Outcome(run.ending.state, run.ending.reason, run.ending.category))
+                ledger.end(run, Outcome(run.ending.state, run.ending.reason, run.ending.category))
         elif attempt.acknowledged and unseen_for > VANISHED_AFTER_S:
             reason = f"host {host.name} no longer knows this attempt"
-            ledger.finish(run, Outcome(RunStateName.FAILED, reason, FailureCategory.INFRASTRUCTURE))
+            ledger.end(run, Outcome(RunStateName.FAILED, reason, FailureCategory.INFRASTRUCTURE))
 
     def _missing_for_good(self, attempt: Attempt) -> bool:
         """Count a report without an attempt; one such report can be late, so two are needed, some time apart."""
@@ -322,7 +279,7 @@ class Machine:
             fits = (run.spec.worker, run.spec.profile) == (event.worker, event.profile)
             if fits and run.checked != event.fingerprint and run.ending is None:
                 self._check_config(run)
-        self._place()
+        self.ledger.place()
 
     def _check_config(self, run: Run) -> None:
         """Check the configuration of a run that was accepted before its worker was described."""
@@ -336,7 +293,7 @@ class Machine:
                 run.checked = checked
                 ledger.save(run)
         elif attempt is None:
-            ledger.finish(run, Outcome(RunStateName.FAILED, reason, FailureCategory.CONFIGURATION))
+            ledger.end(run, Outcome(RunStateName.FAILED, reason, FailureCategory.CONFIGURATION))
         elif attempt.phase in _NOT_YET_RUNNING:
             ledger.stop(run, attempt, Ending(RunStateName.FAILED, reason, FailureCategory.CONFIGURATION))
 
@@ -351,7 +308,8 @@ class Machine:
             self._watch(host)
             if not host.silent:
                 self._repeat_commands(host)
-        self._place()
+        ledger.wake()
+        ledger.place()
         ledger.republish()
 
     def _watch(self, host: Host) -> None:
@@ -364,7 +322,7 @@ class Machine:
         if silent_for > self.lost_after_s:
             for attempt in list(host.placed.values()):
                 reason = f"host {host.name} silent for {silent_for:.0f} s; what became of the attempt is not known"
-                ledger.finish(ledger.runs[attempt.run], Outcome(RunStateName.LOST, reason))
+                ledger.end(ledger.runs[attempt.run], Outcome(RunStateName.LOST, reason))
             for attempt in list(host.unsettled.values()):
                 # It said that it did not take it: the run goes elsewhere, under a new number to be safe.
                 ledger.settle(attempt, RunStateName.LOST.value)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from mosaic_bus.messages import AttemptPhase, FailureCategory, RunState, RunStateName
 
 if TYPE_CHECKING:
-    from mosaic_bus.messages import EnvironmentStatus, ExitReport, HostState, Resources, RunSpec
+    from mosaic_bus.messages import Checkpoint, EnvironmentStatus, ExitReport, HostState, Resources, RunSpec
 
-__all__ = ["NOT_BEGUN", "REFUSED", "Attempt", "Ending", "Host", "Key", "Run"]
+__all__ = ["NOT_BEGUN", "REFUSED", "WHOLE_GPU", "Attempt", "Ending", "Host", "Key", "Room", "Run", "hundredths"]
 
 # Outcomes of an attempt that its host could not take: it may yet arrive there by an offer that is still under way …
 REFUSED = "refused"
@@ -27,8 +27,16 @@ _RIVAL_AFTER_S = 10.0
 # Two supervisors have one name if both reported within this time.
 _CONFLICT_S = 5.0
 
+# Shares of GPUs are counted in hundredths: sums of fractions would not come out even.
+WHOLE_GPU = 100
+
 # (run, attempt number)
 Key = tuple[str, int]
+
+
+def hundredths(share: float) -> int:
+    """A share of a GPU as a whole number of hundredths."""
+    return round(share * WHOLE_GPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,8 @@ class Attempt:
     host: str
     resources: Resources
     placed_at: float
+    gpus: dict[str, float] = field(default_factory=dict)
+    resume: Checkpoint | None = None
     acknowledged: bool = False
     phase: AttemptPhase | None = None
     started_at: float | None = None
@@ -63,6 +73,7 @@ class Attempt:
     missing_reports: int = 0
     stop_acknowledged: bool = False
     refused_as: str = ""
+    warned: frozenset[str] = frozenset()
 
     @property
     def begun(self) -> bool:
@@ -95,11 +106,30 @@ class Run:
     exit_code: int | None = None
     detail: str = ""
     ending: Ending | None = None
+    priority: int = 0
+    # Ids of the runs that must have succeeded first.
+    after: tuple[str, ...] = ()
+    # Wall-clock time, to be shown and stored, before which there is no further attempt; the monotonic one is below.
+    next_attempt_at: float | None = None
     # Fingerprint of the environment whose schema accepted the configuration.
     checked: str = ""
     attempts: list[Attempt] = field(default_factory=list)
     decisions: int = 0
     last_decision: tuple[str, str] = ("", "")
+    # Below: monotonic moments of this life of the scheduler, not stored.
+    rests_until: float = float("-inf")
+    overtaken_at: float | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its place among runs that wait: smaller goes first."""
+        return (-self.priority, self.seq)
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """From where a further attempt can go on: the newest checkpoint of any attempt."""
+        saved = (attempt.exit.checkpoint for attempt in reversed(self.attempts) if attempt.exit)
+        return next((each for each in saved if each), None)
 
     @property
     def final(self) -> bool:
@@ -139,7 +169,20 @@ class Run:
             ended_at=self.ended_at,
             exit_code=self.exit_code,
             detail=self.detail,
+            priority=self.priority,
+            group=self.spec.group,
+            attempts=self.spec.retries.max + 1,
+            next_attempt_at=self.next_attempt_at,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a host has left: CPUs, memory, and of each GPU so many hundredths."""
+
+    cpus: float = 0.0
+    memory_mb: int = 0
+    gpus: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -158,6 +201,8 @@ class Host:
     held_until: float = float("-inf")
     refusals: int = 0
     refusal: str = ""
+    # Why it gets nothing new, if somebody wants it so.
+    drained: str = ""
     # Another supervisor that reports under this name: which, when last, and whether ours has reported since.
     rival: str = ""
     rival_at: float = float("-inf")
@@ -223,17 +268,39 @@ class Host:
         again = f"in {seconds} s" if seconds else "once it has reported again"
         return f"{self.name} could not take it: {self.refusal or 'it refused an attempt'}; tries again {again}"
 
-    def free(self) -> tuple[float, int]:
-        """CPUs and memory that nothing takes: reported attempts and placed ones not yet reported, each once."""
+    @property
+    def tags(self) -> frozenset[str]:
+        """What runs may require of it."""
+        return frozenset(self.state.tags) if self.state else frozenset()
+
+    def total(self) -> Room:
+        """What it would have left if it were empty."""
         if self.state is None:
-            return (0.0, 0)
-        cpus, memory = self.state.total.cpus, self.state.total.memory_mb
-        for report in self.state.attempts:
-            if report.phase is not AttemptPhase.ENDED:
-                cpus -= report.resources.cpus
-                memory -= report.resources.memory_mb
-        for key, attempt in self.placed.items():
-            if key not in self.listed:
-                cpus -= attempt.resources.cpus
-                memory -= attempt.resources.memory_mb
-        return (cpus, memory)
+            return Room()
+        total = self.state.total
+        return Room(total.cpus, total.memory_mb, {gpu.id: WHOLE_GPU for gpu in self.state.gpus})
+
+    def free(self) -> Room:
+        """What nothing takes: reported attempts and placed ones not yet reported are counted, each once."""
+        total = self.total()
+        if self.state is None:
+            return total
+        cpus, memory, gpus = total.cpus, total.memory_mb, total.gpus
+        # A GPU that has gone away while runs hold it is not there to be given away either.
+        taken = [
+            (each.resources, each.gpus or _gpus_of(self.placed.get((each.run, each.attempt))))
+            for each in self.state.attempts
+            if each.phase is not AttemptPhase.ENDED
+        ]
+        taken += [(each.resources, each.gpus) for key, each in self.placed.items() if key not in self.listed]
+        for resources, shares in taken:
+            cpus -= resources.cpus
+            memory -= resources.memory_mb
+            for gpu, share in shares.items():
+                if gpu in gpus:
+                    gpus[gpu] -= hundredths(share)
+        return Room(cpus, memory, gpus)
+
+
+def _gpus_of(attempt: Attempt | None) -> dict[str, float]:
+    return attempt.gpus if attempt else {}

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_services.scheduler.wording import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from mosaic_bus.messages import RunSpec
     from mosaic_services.scheduler.model import Run
 
-__all__ = ["find_run", "make_name"]
+__all__ = ["find_group", "find_run", "make_name"]
 
 _LONGEST_PART = 32
 _CANDIDATES_NAMED = 8
@@ -59,6 +60,22 @@ def find_run(runs: Mapping[str, Run], query: str) -> Run:
         f"{query!r} fits {len(matches)} runs: {named}{more}; use more of the id",
         {"candidates": [run.id for run in matches[:100]]},
     )
+
+
+def find_group(groups: Mapping[str, dict[str, Run]], query: str) -> tuple[str, dict[str, Run]]:
+    """Find the group meant by its name or a unique part of it; refuse if there is none or several."""
+    text = query.strip()
+    if text in groups:
+        return text, groups[text]
+    found = [name for name in groups if text and text.lower() in name.lower()]
+    if len(found) == 1:
+        return found[0], groups[found[0]]
+    if found:
+        said = f"{query!r} fits {len(found)} groups: {listed(found[::-1], _CANDIDATES_NAMED)}"
+        raise CommandRefusedError("unknown_group", said, {"candidates": found[::-1][:100]})
+    near = difflib.get_close_matches(text, list(groups)[-_NAMES_COMPARED:], n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise CommandRefusedError("unknown_group", f"no group is called {query!r}{hint}", {"near": near})
 
 
 def _first_text(config: Mapping[str, Any], *names: str) -> str:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import FailureCategory, RunStateName
+from mosaic_services.scheduler.wording import duration
 
 if TYPE_CHECKING:
     from mosaic_bus.messages import ExitReport
     from mosaic_services.scheduler.model import Ending
 
-__all__ = ["NOT_NOW", "Outcome", "duration", "of_exit", "of_refusal"]
+__all__ = ["NOT_NOW", "Outcome", "of_exit", "of_refusal"]
 
 # With these a host says that it cannot take an attempt now; all other refusals are final.
 NOT_NOW = frozenset({"stopping", "host_unavailable"})
@@ -30,6 +31,7 @@ class Outcome:
     exit_code: int | None = None
     detail: str = ""
     ended_at: float | None = None
+    limit: str | None = None
 
 
 def of_exit(exit_report: ExitReport | None, ending: Ending | None, host: str) -> Outcome:
@@ -50,7 +52,7 @@ def of_exit(exit_report: ExitReport | None, ending: Ending | None, host: str) ->
     # Its host knows whose fault it is; one that does not say so is itself not as it should be.
     category = exit_report.category or FailureCategory.INFRASTRUCTURE
     detail = "\n".join(exit_report.last_lines)
-    return Outcome(RunStateName.FAILED, reason, category, code, detail, ended_at)
+    return Outcome(RunStateName.FAILED, reason, category, code, detail, ended_at, exit_report.limit)
 
 
 def of_refusal(code: str, message: str, host: str, ending: Ending | None) -> Outcome:
@@ -59,12 +61,6 @@ def of_refusal(code: str, message: str, host: str, ending: Ending | None) -> Out
         return Outcome(ending.state, ending.reason, ending.category)
     fault = FailureCategory.CONFIGURATION if code in _CONFIGURATION_REFUSALS else FailureCategory.INFRASTRUCTURE
     return Outcome(RunStateName.FAILED, f"host {host} refused it: {message} ({code})", fault)
-
-
-def duration(seconds: float) -> str:
-    """Write a length of time as `00:02:11`."""
-    whole = max(0, int(seconds))
-    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def _how(report: ExitReport) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mosaic_services.scheduler.model import WHOLE_GPU, hundredths
+from mosaic_services.scheduler.wording import cpus_text, gpus_text, listed, number
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Mapping
 
-    from mosaic_bus.messages import Resources, RunSpec
-    from mosaic_services.scheduler.model import Host
+    from mosaic_bus.messages import RunSpec
+    from mosaic_services.scheduler.model import Host, Room, Run
 
-__all__ = ["Choice", "Demand", "Wait", "amounts", "choose", "could_hold"]
+__all__ = ["Choice", "Demand", "Wait", "choose", "could_hold", "pick_gpus", "suits"]
 
 # Sums of fractions of CPUs are compared with this tolerance.
 _EPSILON = 1e-9
@@ -26,25 +29,36 @@ class Demand:
     profile: str
     cpus: float
     memory_mb: int
+    gpus: float = 0.0
+    requires: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, spec: RunSpec) -> Demand:
         """Read the demand of a spec."""
-        return cls(spec.worker, spec.profile, spec.resources.cpus, spec.resources.memory_mb)
+        asked = spec.resources
+        return cls(spec.worker, spec.profile, asked.cpus, asked.memory_mb, asked.gpus, frozenset(spec.requires))
 
     @property
     def environment(self) -> tuple[str, str]:
         """Which environment it needs."""
         return (self.worker, self.profile)
 
+    @property
+    def what(self) -> str:
+        """The worker, and what else a host must have, in words."""
+        profile = "" if self.profile == "default" else f", profile {self.profile},"
+        tags = f" and the tags {', '.join(sorted(self.requires))}" if self.requires else ""
+        return f"worker {self.worker}{profile}{tags}"
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A host that can take the run now."""
+    """A host that can take the run now, and which of its GPUs the run gets."""
 
     host: Host
     installed: bool
     reason: str
+    gpus: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,134 +68,164 @@ class Wait:
     kind: str
     reason: str
 
+    @property
+    def for_room(self) -> bool:
+        """Whether it would fit if others ended."""
+        return self.kind.startswith("room:")
 
-def choose(demand: Demand, hosts: Iterable[Host], now: float) -> Choice | Wait:
-    """Take the first host with the environment installed that fits, else the first that can build it."""
+
+def choose(demand: Demand, run: Run, hosts: Collection[Host], now: float, kept: Mapping[str, Run]) -> Choice | Wait:
+    """Take the best of the hosts that can take the run now; `kept` are hosts kept free, and for whom."""
     known = [host for host in hosts if host.state is not None]
     if not known:
         return Wait("no_host", "no host has reported yet")
-    fitting: list[tuple[bool, Host]] = []
-    full: list[Host] = []
-    silent: list[Host] = []
-    broken: list[Host] = []
-    closed: list[_Closed] = []
+    found = _Found()
     for host in known:
         environment = host.environments.get(demand.environment)
-        if environment is None:
+        if environment is None or not suits(demand, host):
             continue
         if environment.status == "broken":
-            broken.append(host)
+            found.broken.append(host)
         elif host.silent:
-            silent.append(host)
-        elif closing := _closed(host, now):
-            closed.append(closing)
-        elif _fits(demand, *host.free()):
-            fitting.append((environment.status == "installed", host))
+            found.silent.append(host)
+        elif closing := _closed(host, run, now, kept):
+            found.closed.append(closing)
+        elif _fits(demand, host.free()):
+            found.fitting.append((environment.status == "installed", host))
         else:
-            full.append(host)
-    if fitting:
-        installed, host = next((each for each in fitting if each[0]), fitting[0])
-        return Choice(host, installed, _why_here(demand, host, installed))
-    return _why_not(demand, full, closed, silent, broken)
+            found.full.append(host)
+    if not found.fitting:
+        return _why_not(demand, found)
+    installed, host = min(found.fitting, key=lambda each: _badness(demand, run, *each))
+    gpus = pick_gpus(demand.gpus, host.free().gpus) or {}
+    return Choice(host, installed, _why_here(demand, run, host, installed), gpus)
+
+
+@dataclass(slots=True)
+class _Found:
+    """Hosts that have the worker and the tags, by what stands in the way."""
+
+    fitting: list[tuple[bool, Host]] = field(default_factory=list)
+    full: list[Host] = field(default_factory=list)
+    closed: list[_Closed] = field(default_factory=list)
+    silent: list[Host] = field(default_factory=list)
+    broken: list[Host] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """A host that takes nothing at the moment."""
+    """A host that takes nothing, or not this run, at the moment."""
 
     kind: str
     reason: str
 
 
-def _closed(host: Host, now: float) -> _Closed | None:
+def _badness(demand: Demand, run: Run, installed: bool, host: Host) -> tuple[bool, bool, bool, bool]:
+    """What speaks against a host, most important first; among equals the first by name is taken."""
+    last = run.attempts[-1] if run.attempts else None
+    resumes_elsewhere = run.checkpoint is not None and last is not None and last.host != host.name
+    failed_here = run.checkpoint is None and last is not None and last.host == host.name
+    wastes_gpus = demand.gpus == 0 and bool(host.total().gpus)
+    return (not installed, resumes_elsewhere, failed_here, wastes_gpus)
+
+
+def _closed(host: Host, run: Run, now: float, kept: Mapping[str, Run]) -> _Closed | None:
     if conflict := host.conflict(now):
         return _Closed(f"conflict:{host.name}", conflict)
     if host.state is not None and host.state.draining:
         return _Closed(f"draining:{host.name}", f"{host.name} is about to end")
+    if host.drained:
+        return _Closed(f"drained:{host.name}", f"{host.name} is drained ({host.drained})")
     if held := host.held(now):
         return _Closed(f"held:{host.name}", held)
+    if (waiting := kept.get(host.name)) and waiting is not run:
+        said = f"{host.name} is kept free for {waiting.name} ({waiting.short}), which has waited longer"
+        return _Closed(f"kept:{host.name}:{waiting.id}", said)
     return None
+
+
+def suits(demand: Demand, host: Host) -> bool:
+    """Whether a host has the tags that are required, and none that is not wanted."""
+    return all(tag[1:] not in host.tags if tag.startswith("!") else tag in host.tags for tag in demand.requires)
 
 
 def could_hold(demand: Demand, host: Host) -> bool:
     """Whether the host, if it were empty, had room."""
-    return host.state is not None and _fits(demand, host.state.total.cpus, host.state.total.memory_mb)
+    return _fits(demand, host.total())
 
 
-def amounts(resources: Resources | Demand) -> str:
-    """Say what a run needs or a host has: `2 cpus and 1024 MB`."""
-    return f"{_cpus(resources.cpus)} and {resources.memory_mb} MB"
+def pick_gpus(asked: float, free: Mapping[str, int]) -> dict[str, float] | None:
+    """Choose GPUs: whole ones, or a share of the one that is fullest already; None if there are not enough."""
+    if asked == 0:
+        return {}
+    if asked < 1:
+        share = hundredths(asked)
+        fitting = [(left, gpu) for gpu, left in free.items() if left >= share]
+        return {min(fitting)[1]: asked} if fitting else None
+    whole = [gpu for gpu, left in free.items() if left >= WHOLE_GPU][: int(asked)]
+    return dict.fromkeys(whole, 1.0) if len(whole) == asked else None
 
 
-def _fits(demand: Demand, cpus: float, memory_mb: int) -> bool:
-    return demand.cpus <= cpus + _EPSILON and demand.memory_mb <= memory_mb
+def _fits(demand: Demand, room: Room) -> bool:
+    return not _lacking(demand, room)
 
 
-def _why_here(demand: Demand, host: Host, installed: bool) -> str:
-    total = host.state.total if host.state else None
-    cpus, memory = host.free()
-    how = "has" if installed else "can build"
-    room = f"{_number(cpus)} of {_number(total.cpus)} cpus and {memory} of {total.memory_mb} MB free" if total else ""
-    return f"it {how} {demand.worker}/{demand.profile} and had {room}"
-
-
-def _why_not(demand: Demand, full: list[Host], closed: list[_Closed], silent: list[Host], broken: list[Host]) -> Wait:
-    what = f"worker {demand.worker}" + ("" if demand.profile == "default" else f", profile {demand.profile},")
-    if full:
-        lacking = _lacking(demand, full)
-        amount = {"cpus": _cpus(demand.cpus), "memory": f"{demand.memory_mb} MB"}
-        needs = " and ".join(amount[each] for each in lacking)
-        states = _listed([_room(host, lacking) for host in full])
-        names = ",".join(host.name for host in full)
-        note = "".join(f"; {each.reason}" for each in closed[:_HOSTS_NAMED])
-        note += f"; silent: {_listed([host.name for host in silent])}" if silent else ""
-        others = ",".join([*(each.kind for each in closed), str(len(silent))])
-        return Wait(f"room:{'+'.join(lacking)}:{names}:{others}", f"waits for {needs}: {states}{note}")
-    if closed:
-        note = f"; silent: {_listed([host.name for host in silent])}" if silent else ""
-        reasons = "; ".join(each.reason for each in closed[:_HOSTS_NAMED])
-        return Wait(",".join([*(each.kind for each in closed), str(len(silent))]), f"{reasons}{note}")
-    if silent:
-        names = _listed([host.name for host in silent])
-        return Wait(f"silent:{names}", f"waits for a host with {what} to report again: {names} is silent")
-    if broken:
-        host = broken[0]
-        detail = host.environments[demand.environment].detail or "no detail"
-        return Wait(f"broken:{host.name}", f"{what} is broken on {host.name}: {detail}")
-    return Wait("no_worker", f"no host has {what.rstrip(',')}")
-
-
-def _lacking(demand: Demand, hosts: list[Host]) -> list[str]:
-    """Which resources stand in the way on at least one of the hosts."""
-    free = [host.free() for host in hosts]
+def _lacking(demand: Demand, room: Room) -> list[str]:
+    """Which resources stand in the way."""
     lacking = []
-    if any(demand.cpus > cpus + _EPSILON for cpus, _ in free):
+    if demand.cpus > room.cpus + _EPSILON:
         lacking.append("cpus")
-    if any(demand.memory_mb > memory for _, memory in free):
+    if demand.memory_mb > room.memory_mb:
         lacking.append("memory")
+    if pick_gpus(demand.gpus, room.gpus) is None:
+        lacking.append("gpus")
     return lacking
 
 
+def _why_here(demand: Demand, run: Run, host: Host, installed: bool) -> str:
+    total, free = host.total(), host.free()
+    how = "has" if installed else "can build"
+    room = f"{number(free.cpus)} of {number(total.cpus)} cpus and {free.memory_mb} of {total.memory_mb} MB free"
+    gpus = f", and {_gpus_free(free)} of {len(total.gpus)} GPUs" if demand.gpus else ""
+    resumes = ""
+    if run.checkpoint is not None and run.attempts and run.attempts[-1].host == host.name:
+        resumes = "; its checkpoint is there"
+    return f"it {how} {demand.worker}/{demand.profile} and had {room}{gpus}{resumes}"
+
+
+def _why_not(demand: Demand, found: _Found) -> Wait:
+    silent = f"; silent: {listed([host.name for host in found.silent])}" if found.silent else ""
+    others = ",".join([*(each.kind for each in found.closed), str(len(found.silent))])
+    if found.full:
+        lacking = sorted({each for host in found.full for each in _lacking(demand, host.free())})
+        amount = {"cpus": cpus_text(demand.cpus), "memory": f"{demand.memory_mb} MB", "gpus": gpus_text(demand.gpus)}
+        needs = " and ".join(amount[each] for each in lacking)
+        states = listed([_room(host, lacking) for host in found.full])
+        names = ",".join(host.name for host in found.full)
+        note = "".join(f"; {each.reason}" for each in found.closed[:_HOSTS_NAMED])
+        return Wait(f"room:{'+'.join(lacking)}:{names}:{others}", f"waits for {needs}: {states}{note}{silent}")
+    if found.closed:
+        reasons = "; ".join(each.reason for each in found.closed[:_HOSTS_NAMED])
+        return Wait(others, f"{reasons}{silent}")
+    if found.silent:
+        names = listed([host.name for host in found.silent])
+        return Wait(f"silent:{names}", f"waits for a host with {demand.what} to report again: {names} is silent")
+    if found.broken:
+        host = found.broken[0]
+        detail = host.environments[demand.environment].detail or "no detail"
+        return Wait(f"broken:{host.name}", f"{demand.what} is broken on {host.name}: {detail}")
+    return Wait("no_worker", f"no host has {demand.what.rstrip(',')}")
+
+
+def _gpus_free(room: Room) -> str:
+    return number(sum(max(left, 0) for left in room.gpus.values()) / WHOLE_GPU)
+
+
 def _room(host: Host, lacking: list[str]) -> str:
-    cpus, memory = host.free()
-    total = host.state.total if host.state else None
-    parts = []
-    if total is not None and "cpus" in lacking:
-        unit = " cpus" if len(lacking) > 1 else ""
-        parts.append(f"{_number(max(cpus, 0.0))} of {_number(total.cpus)}{unit}")
-    if total is not None and "memory" in lacking:
-        parts.append(f"{max(memory, 0)} of {total.memory_mb} MB")
-    return f"{host.name} has {' and '.join(parts)} free"
-
-
-def _listed(texts: list[str]) -> str:
-    more = len(texts) - _HOSTS_NAMED
-    return ", ".join(texts[:_HOSTS_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _cpus(value: float) -> str:
-    return f"{_number(value)} cpu{'' if value == 1 else 's'}"
-
-
-def _number(value: float) -> str:
-    return f"{round(value, 2):g}"
+    free, total = host.free(), host.total()
+    parts = {
+        "cpus": f"{number(max(free.cpus, 0.0))} of {number(total.cpus)}{' cpus' if len(lacking) > 1 else ''}",
+        "memory": f"{max(free.memory_mb, 0)} of {total.memory_mb} MB",
+        "gpus": f"{_gpus_free(free)} of {len(total.gpus)}{' GPUs' if len(lacking) > 1 else ''}",
+    }
+    return f"{host.name} has {' and '.join(parts[each] for each in lacking)} free"

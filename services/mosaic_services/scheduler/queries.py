@@ -5,26 +5,51 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mosaic_bus.commands import HostList, RunList, SnapshotResult
+from mosaic_bus.commands import GroupList, GroupState, HostList, RunList, SnapshotResult
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunStateName
+from mosaic_services.scheduler.naming import find_group
 
 if TYPE_CHECKING:
     from mosaic_services.scheduler.ledger import Ledger
-    from mosaic_services.scheduler.model import Attempt
+    from mosaic_services.scheduler.model import Attempt, Run
 
-__all__ = ["attempt_detail", "host_list", "run_list", "snapshot", "state_counts"]
+__all__ = ["attempt_detail", "group_list", "host_list", "run_list", "snapshot", "state_counts"]
 
 
-def run_list(ledger: Ledger, states: list[str], limit: int, now: float) -> RunList:
-    """Runs in the given states (all if none are given), newest first."""
+def run_list(ledger: Ledger, states: list[str], group: str, limit: int, now: float) -> RunList:
+    """Runs in the given states (all if none are given), of a group if one is given, newest first."""
     known = [name.value for name in RunStateName]
     if unknown := [name for name in states if name not in known]:
         said = f"no such state: {', '.join(map(repr, unknown))}; states are {', '.join(known)}"
         raise CommandRefusedError("invalid_arguments", said)
     wanted = frozenset(states)
-    found = [run for run in reversed(ledger.runs.values()) if not wanted or run.state in wanted]
+    runs = find_group(ledger.groups, group)[1] if group else ledger.runs
+    found = [run for run in reversed(runs.values()) if not wanted or run.state in wanted]
     return RunList(runs=[ledger.render(run, now) for run in found[:limit]], total=len(found))
+
+
+def group_list(ledger: Ledger, query: str, limit: int) -> GroupList:
+    """Groups, newest first, or the one that is meant."""
+    if query:
+        return GroupList(groups=[_group_state(ledger, *find_group(ledger.groups, query))])
+    newest = islice(reversed(ledger.groups.items()), limit)
+    return GroupList(groups=[_group_state(ledger, name, members) for name, members in newest])
+
+
+def _group_state(ledger: Ledger, name: str, members: dict[str, Run]) -> GroupState:
+    runs = [run for run in members.values() if run.id not in ledger.replaced]
+    counts: dict[str, int] = {}
+    for run in runs:
+        counts[run.state.value] = counts.get(run.state.value, 0) + 1
+    ends = [run.ended_at for run in runs if run.final and run.ended_at is not None]
+    return GroupState(
+        group=name,
+        total=len(runs),
+        counts=counts,
+        submitted_at=min(run.submitted_at for run in members.values()),
+        ended_at=max(ends) if ends and len(ends) == len(runs) else None,
+    )
 
 
 def host_list(ledger: Ledger, now: float) -> HostList:
@@ -33,6 +58,8 @@ def host_list(ledger: Ledger, now: float) -> HostList:
     return HostList(
         hosts=[host.state for host in hosts.values() if host.state is not None],
         silent_s={name: max(0.0, round(now - host.heard_at, 3)) for name, host in hosts.items()},
+        drained={name: host.drained for name, host in hosts.items() if host.drained},
+        paused=ledger.paused or None,
     )
 
 
@@ -59,6 +86,8 @@ def attempt_detail(attempt: Attempt) -> dict[str, Any]:
         "phase": attempt.phase.value if attempt.phase else None,
         "outcome": attempt.outcome or None,
         "resources": attempt.resources.model_dump(),
+        "gpus": attempt.gpus,
+        "resume": attempt.resume.model_dump() if attempt.resume else None,
         "placed_at": attempt.placed_at,
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at,

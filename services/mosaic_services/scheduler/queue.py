@@ -1,6 +1,8 @@
-"""The queue: runs that wait, first come first served, grouped by what they demand.
+"""The queue: runs that wait, by priority and then first come first served, grouped by what they demand.
 
-Runs with equal demands fit or wait together, so a pass looks once at each demand, not once at each run.
+Runs with equal demands fit or wait together, so a pass looks once at each demand, not once at each run. A run that
+does not fit lets smaller ones pass (back-fill), but not for ever: once it has been overtaken for a while, a host is
+kept free for it.
 """
 
 from __future__ import annotations
@@ -9,19 +11,22 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mosaic_services.scheduler.placement import Choice, Demand, Wait, choose
+from mosaic_services.scheduler.placement import Choice, Demand, Wait, choose, could_hold, suits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from mosaic_services.scheduler.model import Host, Run
 
-__all__ = ["Group", "Queue"]
+__all__ = ["KEEP_FREE_AFTER_S", "Group", "Queue"]
+
+# So long may others overtake a run before a host is kept free for it.
+KEEP_FREE_AFTER_S = 60.0
 
 
 @dataclass(slots=True)
 class Group:
-    """Waiting runs of one demand, oldest first, and why they wait."""
+    """Waiting runs of one demand, in order, and why they wait."""
 
     demand: Demand
     runs: dict[str, Run] = field(default_factory=dict)
@@ -29,69 +34,133 @@ class Group:
 
     @property
     def head(self) -> Run:
-        """The run that came first."""
+        """The run that goes first."""
         return next(iter(self.runs.values()))
 
 
 class Queue:
-    """All runs that wait."""
+    """All runs that wait: those that could start, and those that may not yet."""
 
     def __init__(self) -> None:
         self._groups: dict[Demand, Group] = {}
         # Runs that wait to hear whether a host that refused them has them after all: they go nowhere meanwhile.
         self.deferred: dict[str, Run] = {}
+        # Runs that wait for other runs to succeed.
+        self.blocked: dict[str, Run] = {}
+        # Runs that failed and rest before their next attempt.
+        self.resting: dict[str, Run] = {}
+        # Hosts that are kept free, and for whom.
+        self.kept: dict[str, Run] = {}
 
     def __len__(self) -> int:
-        return sum(len(group.runs) for group in self._groups.values()) + len(self.deferred)
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Run]:
-        yield from self.deferred.values()
+        for each in (self.deferred, self.blocked, self.resting):
+            yield from each.values()
+        yield from self.ready()
+
+    def ready(self) -> Iterator[Run]:
+        """Runs that could start if there were room, in no particular order."""
         for group in self._groups.values():
             yield from group.runs.values()
 
     def add(self, run: Run) -> None:
-        """Put a run in its place: runs that were submitted later stand behind it."""
-        self.deferred.pop(run.id, None)
+        """Put a run in its place among those that could start."""
+        self.remove(run)
         demand = Demand.of(run.spec)
         group = self._groups.setdefault(demand, Group(demand))
-        behind = bool(group.runs) and next(reversed(group.runs.values())).seq > run.seq
+        behind = bool(group.runs) and next(reversed(group.runs.values())).order > run.order
         group.runs[run.id] = run
         if behind:
-            group.runs = {each.id: each for each in sorted(group.runs.values(), key=lambda each: each.seq)}
+            group.runs = {each.id: each for each in sorted(group.runs.values(), key=lambda each: each.order)}
 
     def remove(self, run: Run) -> None:
         """Take a run out, wherever it stands."""
-        self.deferred.pop(run.id, None)
+        for each in (self.deferred, self.blocked, self.resting):
+            each.pop(run.id, None)
         group = self.group(run)
         if group.runs.pop(run.id, None) is not None and not group.runs:
             del self._groups[group.demand]
+
+    def reorder(self, run: Run) -> None:
+        """Put a run whose priority has changed in its new place."""
+        if run.id in self.group(run).runs:
+            self.add(run)
 
     def group(self, run: Run) -> Group:
         """The group of a run."""
         demand = Demand.of(run.spec)
         return self._groups.get(demand) or Group(demand)
 
-    def place(self, hosts: Collection[Host], now: float, start: Callable[[Run, Choice], None]) -> list[Group]:
-        """Start all that fits, in order of arrival; return the groups that now wait for another reason.
+    def awake(self, now: float) -> list[Run]:
+        """The runs that have rested long enough."""
+        return [run for run in self.resting.values() if now >= run.rests_until]
+
+    def place(
+        self, hosts: Collection[Host], now: float, paused: str, start: Callable[[Run, Choice], None]
+    ) -> list[Group]:
+        """Start all that fits, in order; return the groups that now wait for another reason.
 
         `start` must take the room on the host; the run has then left the queue.
         """
-        changed = []
-        order = [(group.head.seq, demand) for demand, group in self._groups.items()]
-        heads = [(seq, index) for index, (seq, _) in enumerate(order)]
+        if paused:
+            return self._wait_all(Wait("paused", f"the queue is paused ({paused})"))
+        changed: list[Group] = []
+        waiting: list[Group] = []
+        before, self.kept = self.kept, {}
+        groups = list(self._groups.values())
+        heads = [(*group.head.order, index) for index, group in enumerate(groups)]
         heapq.heapify(heads)
         while heads:
-            _, index = heapq.heappop(heads)
-            group = self._groups[order[index][1]]
-            match choose(group.demand, hosts, now):
+            *_, index = heapq.heappop(heads)
+            group = groups[index]
+            run = group.head
+            match choose(group.demand, run, hosts, now, self.kept):
                 case Choice() as choice:
-                    run = group.head
                     self.remove(run)
+                    run.overtaken_at = None
+                    self._note_overtaking(waiting, choice.host, now)
                     start(run, choice)
                     if group.runs:
-                        heapq.heappush(heads, (group.head.seq, index))
+                        heapq.heappush(heads, (*group.head.order, index))
                 case Wait() as wait:
                     if wait.kind != group.wait.kind:
                         changed.append(group)
                     group.wait = wait
+                    if wait.for_room:
+                        waiting.append(group)
+                        self._keep_free(group, hosts, now, before)
         return changed
+
+    def _wait_all(self, wait: Wait) -> list[Group]:
+        changed = [group for group in self._groups.values() if group.wait.kind != wait.kind]
+        for group in self._groups.values():
+            group.wait = wait
+        return changed
+
+    @staticmethod
+    def _note_overtaking(waiting: list[Group], host: Host, now: float) -> None:
+        """Note who could have used what a later run gets."""
+        for group in waiting:
+            if group.head.overtaken_at is None and suits(group.demand, host) and could_hold(group.demand, host):
+                group.head.overtaken_at = now
+
+    def _keep_free(self, group: Group, hosts: Collection[Host], now: float, before: dict[str, Run]) -> None:
+        """Keep a host free for a run that has been overtaken for too long: the same as before, or the emptiest."""
+        run = group.head
+        if run.overtaken_at is None or now - run.overtaken_at < KEEP_FREE_AFTER_S:
+            return
+        able = [
+            host
+            for host in hosts
+            if host.name not in self.kept
+            and not host.silent
+            and not host.drained
+            and group.demand.environment in host.environments
+            and suits(group.demand, host)
+            and could_hold(group.demand, host)
+        ]
+        if able:
+            best = max(able, key=lambda host: (before.get(host.name) is run, host.free().cpus / host.total().cpus))
+            self.kept[best.name] = run

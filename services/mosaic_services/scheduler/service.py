@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -19,12 +19,19 @@ from mosaic_bus import topics
 from mosaic_bus.commands import (
     Ack,
     Cancel,
+    CancelGroup,
     Command,
     Describe,
+    Drain,
     Forget,
+    GroupList,
+    Groups,
     HostList,
     Hosts,
+    PauseQueue,
     Place,
+    Prioritise,
+    Rerun,
     RunDetail,
     RunList,
     Runs,
@@ -33,12 +40,16 @@ from mosaic_bus.commands import (
     SnapshotResult,
     Stop,
     Submit,
+    SubmitMany,
     Submitted,
+    SubmittedMany,
+    Why,
+    WhyResult,
 )
 from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.messages import HostState, Model, RunSpec
 from mosaic_bus.service import Service, explain
-from mosaic_services.scheduler import events, queries
+from mosaic_services.scheduler import events, queries, why
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.machine import Machine
@@ -52,6 +63,8 @@ if TYPE_CHECKING:
     from mosaic_bus.messages import RunState
 
 __all__ = ["SchedulerService"]
+
+Taken = TypeVar("Taken", Submitted, SubmittedMany)
 
 _log = structlog.get_logger()
 
@@ -71,7 +84,7 @@ class SchedulerService(Service):
         self.lock = home.lock("scheduler")
         self.store = Store(home.scheduler_store)
         super().__init__("scheduler", home, bus_address)
-        self.machine = Machine(self.store.load(), _now(), lost_after_s)
+        self.machine = Machine(self.store.load(), _now(), lost_after_s, self.store.settings())
         self.writer = Writer(self.store, self._release, self._store_failed)
         self._heard_at = time.monotonic()
         self._asking: set[tuple[str, str, str, int]] = set()
@@ -80,9 +93,17 @@ class SchedulerService(Service):
         self._complained: dict[str, None] = {}
         self._counts: dict[str, int | float] = {"submitted": 0, "placed": 0, "bad_reports": 0}
         self.handle(Submit, self._on_submit)
+        self.handle(SubmitMany, self._on_submit_many)
+        self.handle(Rerun, self._on_rerun)
         self.handle(Cancel, self._on_cancel)
+        self.handle(CancelGroup, self._on_cancel_group)
+        self.handle(Prioritise, self._on_prioritise)
+        self.handle(PauseQueue, self._on_pause_queue)
+        self.handle(Drain, self._on_drain)
         self.handle(Runs, self._on_runs)
+        self.handle(Groups, self._on_groups)
         self.handle(Show, self._on_show)
+        self.handle(Why, self._on_why)
         self.handle(Hosts, self._on_hosts)
         self.handle(Snapshot, self._on_snapshot)
 
@@ -123,16 +144,19 @@ class SchedulerService(Service):
     def feed(self, event: events.Event) -> tuple[Model | None, Turn]:
         """Give an event to the machine; return the answer if it was a command, and the turn that saves it."""
         answer: Model | None = None
+        new: tuple[str, ...] = ()
         for instruction in self.machine.handle(event):
             match instruction:
                 case todo.Refuse(code=code, message=message, details=details):
                     raise CommandRefusedError(code, message, details)
-                case todo.Answer(result=result):
-                    answer = result
+                case todo.Answer(result=result, new=made):
+                    answer, new = result, made
                 case todo.SendStop(host=host, run=run, attempt=attempt, reason=reason):
                     self._ask(host, Stop(run=run, attempt=attempt, reason=reason), run, attempt)
                 case _:
                     self.writer.add(instruction)
+        self.writer.turn.submitted += new
+        self._counts["submitted"] += len(new)
         return answer, self.writer.turn
 
     async def _listen(self, reports: Subscription) -> None:
@@ -184,9 +208,17 @@ class SchedulerService(Service):
         match instruction:
             case todo.Publish(state=state):
                 self._publish(state)
-            case todo.SendPlace(host=host, run=run, attempt=attempt, name=name, spec=spec):
-                if self.machine.ledger.open_attempt(host, run, attempt):
-                    self._ask(host, Place(run=run, attempt=attempt, run_name=name, spec=spec), run, attempt)
+            case todo.SendPlace(placed=placed, name=name, spec=spec):
+                if self.machine.ledger.open_attempt(placed.host, placed.run, placed.number):
+                    place = Place(
+                        run=placed.run,
+                        attempt=placed.number,
+                        run_name=name,
+                        spec=spec,
+                        gpus=placed.gpus,
+                        resume=placed.resume,
+                    )
+                    self._ask(placed.host, place, placed.run, placed.number)
             case todo.SendForget(host=host, run=run, attempt=attempt):
                 self._ask(host, Forget(run=run, attempt=attempt), run, attempt)
             case todo.FetchDescription(host=host, worker=worker, profile=profile, fingerprint=fingerprint):
@@ -251,6 +283,7 @@ class SchedulerService(Service):
         """Say so; forget submissions that nobody has been promised."""
         self._say_how_it_is()
         if failure:
+            self._counts["submitted"] -= len(submitted)
             for run in submitted:
                 self.feed(events.Withdrawn(_now(), run))
 
@@ -263,36 +296,68 @@ class SchedulerService(Service):
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _on_submit(self, command: Submit) -> Submitted:
-        if self.writer.failure and command.run not in self.machine.ledger.runs:
+        spec = _as_stored(command.spec)
+        return await self._take([command.run], events.Submitted(_now(), command.run, spec), Submitted)
+
+    async def _on_submit_many(self, command: SubmitMany) -> SubmittedMany:
+        runs = {each.run: _as_stored(each.spec) for each in command.runs}
+        if len(runs) < len(command.runs):
+            raise CommandRefusedError("id_reused", "two runs of this command have the same id")
+        return await self._take(list(runs), events.SubmittedMany(_now(), tuple(runs.items())), SubmittedMany)
+
+    async def _on_rerun(self, command: Rerun) -> SubmittedMany:
+        event = events.RerunRequested(_now(), command.request, command.run, command.group)
+        return await self._take([], event, SubmittedMany)
+
+    async def _take(self, ids: list[str], event: events.Event, kind: type[Taken]) -> Taken:
+        """Feed a submission; answer once it is on disk, and refuse it if it cannot be written."""
+        known = self.machine.ledger.runs
+        if self.writer.failure and not (ids and all(run in known for run in ids)):
             raise self._unavailable()
-        try:
-            # As it will be read from the store, so that equal specs stay equal.
-            spec = RunSpec.model_validate_json(command.spec.model_dump_json())
-        except (PydanticSerializationError, ValidationError) as error:
-            raise CommandRefusedError("invalid_config", f"the spec cannot be written as JSON: {error}") from error
-        new = command.run not in self.machine.ledger.runs
-        answer, turn = self.feed(events.Submitted(_now(), command.run, spec))
-        if new:
-            turn.submitted.append(command.run)
+        answer, turn = self.feed(event)
         # Some flaws of a schema show only when a configuration is checked.
         self._tell_broken_schemas()
         await self.writer.settled(turn)
-        if command.run not in self.machine.ledger.runs or not isinstance(answer, Submitted):
+        if not isinstance(answer, kind) or not all(run in known for run in turn.submitted):
             raise self._unavailable()
-        self._counts["submitted"] += new
         return answer
 
     def _unavailable(self) -> CommandRefusedError:
         return CommandRefusedError("store_unavailable", f"nothing can be submitted now: {self.writer.failure}")
 
     async def _on_cancel(self, command: Cancel) -> Ack:
-        answer, turn = self.feed(events.CancelRequested(_now(), command.run, command.reason))
+        return await self._change(events.CancelRequested(_now(), command.run, command.reason))
+
+    async def _on_cancel_group(self, command: CancelGroup) -> Ack:
+        return await self._change(events.GroupCancelRequested(_now(), command.group, command.reason))
+
+    async def _on_prioritise(self, command: Prioritise) -> Ack:
+        return await self._change(events.PriorityRequested(_now(), command.run, command.group, command.priority))
+
+    async def _on_pause_queue(self, command: PauseQueue) -> Ack:
+        return await self._change(events.PauseRequested(_now(), command.paused, command.reason))
+
+    async def _on_drain(self, command: Drain) -> Ack:
+        return await self._change(events.DrainRequested(_now(), command.host, command.drained, command.reason))
+
+    async def _change(self, event: events.Event) -> Ack:
+        """Feed a request that is acknowledged once it is on disk, or told that it is not."""
+        answer, turn = self.feed(event)
         await self.writer.settled(turn)
         note = answer.note if isinstance(answer, Ack) else ""
         return Ack(note=f"{note} (not yet saved: {self.writer.failure})" if self.writer.failure else note)
 
     async def _on_runs(self, command: Runs) -> RunList:
-        return queries.run_list(self.machine.ledger, command.states, command.limit, time.monotonic())
+        return queries.run_list(self.machine.ledger, command.states, command.group, command.limit, time.monotonic())
+
+    async def _on_groups(self, command: Groups) -> GroupList:
+        return queries.group_list(self.machine.ledger, command.group, command.limit)
+
+    async def _on_why(self, command: Why) -> WhyResult:
+        ledger = self.machine.ledger
+        run = find_run(ledger.runs, command.run)
+        await self.writer.settled(self.writer.turn)
+        return why.explain(ledger, run, self.writer.decisions(run.id), time.monotonic())
 
     async def _on_show(self, command: Show) -> RunDetail:
         ledger = self.machine.ledger
@@ -310,6 +375,14 @@ class SchedulerService(Service):
 
     async def _on_snapshot(self, command: Snapshot) -> SnapshotResult:
         return queries.snapshot(self.machine.ledger, command.final_limit, time.monotonic())
+
+
+def _as_stored(spec: RunSpec) -> RunSpec:
+    """A spec as it will be read from the store, so that equal specs stay equal."""
+    try:
+        return RunSpec.model_validate_json(spec.model_dump_json())
+    except (PydanticSerializationError, ValidationError) as error:
+        raise CommandRefusedError("invalid_config", f"the spec cannot be written as JSON: {error}") from error
 
 
 def _now() -> events.Instant:

@@ -11,6 +11,7 @@ from mosaic_bus.commands import Decision
 from mosaic_bus.messages import (
     FINAL_STATES,
     AttemptPhase,
+    Checkpoint,
     ExitReport,
     FailureCategory,
     Resources,
@@ -18,7 +19,7 @@ from mosaic_bus.messages import (
     RunStateName,
 )
 from mosaic_services.scheduler.errors import StoreError, StoreTooNewError
-from mosaic_services.scheduler.instructions import Instruction, RecordDecision, SaveAttempt, SaveRun
+from mosaic_services.scheduler.instructions import Instruction, RecordDecision, SaveAttempt, SaveRun, SaveSetting
 from mosaic_services.scheduler.model import Attempt, Ending, Key, Run
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Store", "Unsaved"]
 
-_LAYOUT = 1
+_LAYOUT = 2
 # Of each run's decisions, the first few and the newest are kept.
 DECISIONS_KEPT = 200
 _FIRST_KEPT = 20
@@ -36,19 +37,32 @@ CREATE TABLE runs (
     run TEXT PRIMARY KEY, seq INTEGER NOT NULL UNIQUE, name TEXT NOT NULL, spec TEXT NOT NULL, warnings TEXT NOT NULL,
     submitted_at REAL NOT NULL, changed_at REAL NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL, category TEXT,
     host TEXT, started_at REAL, ended_at REAL, exit_code INTEGER, detail TEXT NOT NULL,
-    ending TEXT, checked TEXT NOT NULL
+    ending TEXT, checked TEXT NOT NULL,
+    priority INTEGER NOT NULL DEFAULT 0, after TEXT NOT NULL DEFAULT '[]', next_attempt_at REAL
 ) WITHOUT ROWID;
 CREATE TABLE attempts (
     run TEXT NOT NULL, attempt INTEGER NOT NULL, host TEXT NOT NULL, cpus REAL NOT NULL, memory_mb INTEGER NOT NULL,
     placed_at REAL NOT NULL, acknowledged INTEGER NOT NULL, phase TEXT, started_at REAL, ended_at REAL,
-    outcome TEXT NOT NULL, exit TEXT, PRIMARY KEY (run, attempt)
+    outcome TEXT NOT NULL, exit TEXT, gpus TEXT NOT NULL DEFAULT '{}', resume TEXT, PRIMARY KEY (run, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE decisions (
     run TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL, event TEXT NOT NULL, reason TEXT NOT NULL,
     PRIMARY KEY (run, number)
 ) WITHOUT ROWID;
 CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), count INTEGER NOT NULL);
+CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+# What brings a store of an earlier layout up to the next one.
+_UPGRADES = {
+    1: """
+ALTER TABLE runs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN after TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE runs ADD COLUMN next_attempt_at REAL;
+ALTER TABLE attempts ADD COLUMN gpus TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE attempts ADD COLUMN resume TEXT;
+CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+""",
+}
 
 
 @dataclass(slots=True)
@@ -58,9 +72,10 @@ class Unsaved:
     runs: dict[str, Run] = field(default_factory=dict)
     attempts: dict[Key, Attempt] = field(default_factory=dict)
     decisions: list[RecordDecision] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.attempts or self.decisions)
+        return bool(self.runs or self.attempts or self.decisions or self.settings)
 
     def add(self, instruction: Instruction) -> bool:
         """Take an instruction if it is one to save something."""
@@ -71,6 +86,8 @@ class Unsaved:
                 self.attempts[attempt.key] = attempt
             case RecordDecision():
                 self.decisions.append(instruction)
+            case SaveSetting(key=key, value=value):
+                self.settings[key] = value
             case _:
                 return False
         return True
@@ -80,6 +97,7 @@ class Unsaved:
         self.runs.update(newer.runs)
         self.attempts.update(newer.attempts)
         self.decisions.extend(newer.decisions)
+        self.settings.update(newer.settings)
 
     def drop(self, run: str) -> None:
         """Leave a run out, as if it had never been."""
@@ -119,8 +137,9 @@ class Store:
         (layout,) = self._writer.execute("PRAGMA user_version").fetchone()
         if layout > _LAYOUT:
             raise StoreTooNewError(str(self.path), layout, _LAYOUT)
+        steps = [_UPGRADES[each] for each in range(layout, _LAYOUT)] if layout else [_TABLES]
         if layout < _LAYOUT:
-            self._writer.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={_LAYOUT}; COMMIT;")
+            self._writer.executescript(f"BEGIN IMMEDIATE; {''.join(steps)} PRAGMA user_version={_LAYOUT}; COMMIT;")
 
     def close(self) -> None:
         """Close both connections."""
@@ -153,6 +172,8 @@ class Store:
                         if each.number > DECISIONS_KEPT
                     ],
                 )
+                writer.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", unsaved.settings.items())
+                writer.execute("DELETE FROM settings WHERE value = ''")
                 writer.execute("COMMIT")
             except BaseException:
                 if writer.in_transaction:
@@ -182,6 +203,13 @@ class Store:
             raise StoreError(str(self.path), f"{type(error).__name__}: {error}") from error
         return list(runs.values())
 
+    def settings(self) -> dict[str, str]:
+        """Read what users have set."""
+        try:
+            return {row["key"]: row["value"] for row in self._reader.execute("SELECT key, value FROM settings")}
+        except sqlite3.Error as error:
+            raise StoreError(str(self.path), str(error)) from error
+
     def decisions(self, run: str) -> list[Decision]:
         """Read what was decided about a run, oldest first."""
         try:
@@ -194,10 +222,11 @@ class Store:
 _RUN_COLUMNS = (
     *("run", "seq", "name", "spec", "warnings", "submitted_at", "changed_at", "state", "reason", "category"),
     *("host", "started_at", "ended_at", "exit_code", "detail", "ending", "checked"),
+    *("priority", "after", "next_attempt_at"),
 )
 _ATTEMPT_COLUMNS = (
     *("run", "attempt", "host", "cpus", "memory_mb", "placed_at", "acknowledged", "phase"),
-    *("started_at", "ended_at", "outcome", "exit"),
+    *("started_at", "ended_at", "outcome", "exit", "gpus", "resume"),
 )
 
 
@@ -214,6 +243,7 @@ def _run_row(run: Run) -> tuple[Any, ...]:
         *(run.id, run.seq, run.name, run.spec.model_dump_json(), json.dumps(run.warnings)),
         *(run.submitted_at, run.changed_at, run.state, run.reason, run.category),
         *(run.host, run.started_at, run.ended_at, run.exit_code, run.detail, ending, run.checked),
+        *(run.priority, json.dumps(run.after), run.next_attempt_at),
     )
 
 
@@ -240,6 +270,9 @@ def _read_run(row: sqlite3.Row) -> Run:
         detail=row["detail"],
         ending=ending,
         checked=row["checked"],
+        priority=row["priority"],
+        after=tuple(json.loads(row["after"])),
+        next_attempt_at=row["next_attempt_at"],
     )
 
 
@@ -248,16 +281,20 @@ def _attempt_row(attempt: Attempt) -> tuple[Any, ...]:
         *(attempt.run, attempt.number, attempt.host, attempt.resources.cpus, attempt.resources.memory_mb),
         *(attempt.placed_at, attempt.acknowledged, attempt.phase, attempt.started_at, attempt.ended_at),
         *(attempt.outcome, attempt.exit.model_dump_json() if attempt.exit else None),
+        *(json.dumps(attempt.gpus), attempt.resume.model_dump_json() if attempt.resume else None),
     )
 
 
 def _read_attempt(row: sqlite3.Row) -> Attempt:
+    gpus: dict[str, float] = json.loads(row["gpus"])
     return Attempt(
         run=row["run"],
         number=row["attempt"],
         host=row["host"],
-        resources=Resources(cpus=row["cpus"], memory_mb=row["memory_mb"]),
+        resources=Resources(cpus=row["cpus"], memory_mb=row["memory_mb"], gpus=sum(gpus.values())),
         placed_at=row["placed_at"],
+        gpus=gpus,
+        resume=Checkpoint.model_validate_json(row["resume"]) if row["resume"] else None,
         acknowledged=bool(row["acknowledged"]),
         phase=AttemptPhase(row["phase"]) if row["phase"] else None,
         started_at=row["started_at"],

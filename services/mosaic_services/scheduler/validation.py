@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_services.scheduler.placement import Demand, amounts, could_hold
+from mosaic_services.scheduler.placement import Demand, could_hold, suits
+from mosaic_services.scheduler.wording import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -32,12 +33,16 @@ def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> 
     if not known:
         return ["no host has reported yet: worker, resources and configuration are checked when one does"], ""
     _check_environment(spec, known)
-    _check_resources(spec, known)
     problems, checked = config_problems(spec, known, schemas)
     if problems:
         hint = f"(mosaic workers describe {spec.worker})"
         raise CommandRefusedError("invalid_config", f"{'; '.join(problems)}  {hint}", {"problems": problems})
-    return _warnings(spec, known, schemas), checked
+    warnings = _warnings(spec, known, schemas)
+    if impossible := _impossible(spec, known):
+        if not spec.wait_for_host:
+            raise impossible
+        warnings.append(f"{impossible.message.partition(': ask for')[0]}; it waits for a host that can take it to join")
+    return warnings, checked
 
 
 def _check_size(spec: RunSpec) -> None:
@@ -88,20 +93,37 @@ def _unknown(code: str, said: str, name: str, known: Iterable[str]) -> CommandRe
     )
 
 
-def _check_resources(spec: RunSpec, hosts: Collection[Host]) -> None:
+def _impossible(spec: RunSpec, hosts: Collection[Host]) -> CommandRefusedError | None:
+    """Why no host that is known could ever take the run; None if one could."""
     demand = Demand.of(spec)
     able = [host for host in hosts if demand.environment in host.environments]
-    if any(could_hold(demand, host) for host in able):
-        return
-    totals = {host.name: host.state.total for host in able if host.state is not None}
-    largest = max(totals, key=lambda name: (totals[name].cpus, totals[name].memory_mb))
+    tagged = [host for host in able if suits(demand, host)]
+    if any(could_hold(demand, host) for host in tagged):
+        return None
+    if not tagged:
+        return _no_such_tags(demand, hosts, able)
+    totals = {host.name: host.state.total for host in tagged if host.state is not None}
+    largest = max(totals, key=lambda name: (totals[name].gpus, totals[name].cpus, totals[name].memory_mb))
     sizes: Mapping[str, dict[str, object]] = {name: total.model_dump() for name, total in totals.items()}
-    raise CommandRefusedError(
+    return CommandRefusedError(
         "impossible_resources",
-        f"needs {amounts(demand)}; the largest host with worker {spec.worker}, {largest}, "
-        f"has {amounts(totals[largest])} in all: ask for less",
+        f"needs {amounts(demand)}; the largest host with {demand.what}, {largest}, "
+        f"has {amounts(totals[largest])} in all: ask for less, or say wait_for_host",
         {"hosts": sizes},
     )
+
+
+def _no_such_tags(demand: Demand, hosts: Collection[Host], able: Collection[Host]) -> CommandRefusedError:
+    known = sorted({tag for host in hosts for tag in host.tags})
+    unknown = sorted(tag for tag in demand.requires if not tag.startswith("!") and tag not in known)
+    near = [each for tag in unknown for each in difflib.get_close_matches(tag, known, n=2)]
+    if unknown:
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        said = f"no host has the tag {', '.join(map(repr, unknown))}; {hint}known: {', '.join(known) or 'none'}"
+    else:
+        tags = "; ".join(f"{host.name} has {', '.join(sorted(host.tags)) or 'no tags'}" for host in able)
+        said = f"no host has {demand.what}: {tags}"
+    return CommandRefusedError("unknown_tag", f"{said}: ask for others, or say wait_for_host", {"known": known})
 
 
 def _warnings(spec: RunSpec, hosts: Collection[Host], schemas: Schemas) -> list[str]:

@@ -1,0 +1,89 @@
+"""Whether a failure is worth another attempt: a pure function from a run and how its attempt ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mosaic_bus.messages import FailureCategory, RunStateName
+from mosaic_services.scheduler.wording import number
+
+if TYPE_CHECKING:
+    from mosaic_services.scheduler.model import Attempt, Run
+    from mosaic_services.scheduler.outcomes import Outcome
+
+__all__ = ["GiveUp", "Retry", "judge"]
+
+LONGEST_DELAY_S = 600.0
+# So many attempts in a row that end in the same way, each within this time, show that a further one would do so, too.
+FLAPS = 3
+FLAP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """There is another attempt, after a while."""
+
+    delay_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """There is none; the reason is empty where nobody would expect one."""
+
+    reason: str
+
+
+def judge(run: Run, outcome: Outcome) -> Retry | GiveUp:
+    """Decide about a run whose newest attempt has just ended with this outcome."""
+    wanted = run.spec.retries
+    if outcome.state not in {RunStateName.FAILED, RunStateName.LOST} or run.ending is not None:
+        return GiveUp("")
+    attempt = run.attempts[-1] if run.attempts else None
+    if attempt is None or not wanted.max:
+        return GiveUp("")
+    used = sum(each.begun for each in run.attempts)
+    # A host that fell silent is the machinery's fault as much as one that says so.
+    category = FailureCategory.INFRASTRUCTURE if outcome.state is RunStateName.LOST else outcome.category
+    if category is FailureCategory.CONFIGURATION:
+        return GiveUp("not tried again: the same configuration would be refused again")
+    if outcome.limit:
+        return GiveUp(f"not tried again: the same {outcome.limit} limit would stop it again")
+    if not {category, outcome.exit_code} & set(wanted.on):
+        how = f"{category} failures" + (f" with exit {outcome.exit_code}" if outcome.exit_code else "")
+        return GiveUp(
+            f"not tried again: {how} are not among retries.on ({', '.join(map(str, wanted.on)) or 'nothing'})"
+        )
+    if used > wanted.max:
+        return GiveUp(f"not tried again: attempt {used} was the last of {wanted.max + 1}")
+    if how := _flapping(run):
+        return GiveUp(f"not tried again: {how}")
+    delay = min(wanted.delay_s * 2 ** (used - 1), LONGEST_DELAY_S)
+    saved = run.checkpoint
+    step = f" of step {saved.step}" if saved and saved.step is not None else ""
+    resumes = f"goes on from its checkpoint{step}" if saved else "starts from the beginning"
+    return Retry(delay, f"attempt {used + 1} of {wanted.max + 1} {resumes} in {number(delay)} s")
+
+
+def _flapping(run: Run) -> str:
+    """Say how the newest attempts failed, if all did so in the same way and soon after their start."""
+    newest = [each for each in run.attempts if each.begun][-FLAPS:]
+    ways = {_way(each) for each in newest}
+    if len(newest) < FLAPS or len(ways) != 1 or not all(_was_short(each) for each in newest):
+        return ""
+    return f"{FLAPS} attempts in a row ended within {FLAP_S:g} s in the same way ({ways.pop()})"
+
+
+def _way(attempt: Attempt) -> str:
+    report = attempt.exit
+    if report is None:
+        return attempt.outcome
+    if report.signal is not None:
+        return f"signal {report.signal}"
+    return f"exit {report.code}" if report.code is not None else report.reason
+
+
+def _was_short(attempt: Attempt) -> bool:
+    report = attempt.exit
+    return report is not None and report.ended_at - (report.started_at or report.ended_at) < FLAP_S
