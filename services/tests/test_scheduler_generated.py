@@ -19,6 +19,7 @@ from mosaic_bus.messages import (
     AttemptReport,
     EnvironmentStatus,
     ExitReport,
+    Gpu,
     HostState,
     Resources,
     RunSpec,
@@ -32,6 +33,7 @@ LOST_AFTER_S = 60.0
 # A command or report that is under way for longer is lost.
 LONGEST_DELAY_S = 2.0
 CPUS = 4.0
+GPUS = ("0", "1")
 PHASES = [AttemptPhase.PREPARING, AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDED]
 Key = tuple[str, int]
 
@@ -57,7 +59,9 @@ class ModelHost:
             host=self.name,
             instance=f"{self.name}{self.instance}",
             draining=self.stopping,
-            total=Resources(cpus=CPUS, memory_mb=8000),
+            total=Resources(cpus=CPUS, memory_mb=8000, gpus=len(GPUS)),
+            gpus=[Gpu(id=each) for each in GPUS],
+            tags=[f"host:{self.name}"],
             environments=environments,
             attempts=list(self.attempts.values()),
         )
@@ -66,7 +70,8 @@ class ModelHost:
         return [each for each in self.attempts.values() if each.phase is not AttemptPhase.ENDED]
 
     def end(self, key: Key, *, code: int | None, stopped: bool = False) -> None:
-        ended = ExitReport(code=code, stopped=stopped, ended_at=1.0)
+        category = None if code == 0 or stopped else "infrastructure" if code is None else "application"
+        ended = ExitReport(code=code, stopped=stopped, category=category, ended_at=1.0)
         self.attempts[key] = self.attempts[key].model_copy(update={"phase": AttemptPhase.ENDED, "exit": ended})
 
 
@@ -79,7 +84,9 @@ class World(RuleBasedStateMachine):
         self.hosts = {name: ModelHost(name) for name in ("a", "b")}
         self.saved_runs = {}
         self.saved_attempts = {}
+        self.settings = {}
         self.final = {}
+        self.requests = 0
         self.submitted: list[str] = []
         self.cancelled: set[str] = set()
         self.crash = ""
@@ -95,7 +102,7 @@ class World(RuleBasedStateMachine):
             run = copy.copy(saved)
             run.attempts = [copy.copy(each) for key, each in sorted(self.saved_attempts.items()) if key[0] == run.id]
             runs.append(run)
-        return Machine(runs, self._at(), LOST_AFTER_S)
+        return Machine(runs, self._at(), LOST_AFTER_S, self.settings)
 
     def _at(self) -> events.Instant:
         # The wall clock jumps back and forth: nothing may depend on it.
@@ -129,6 +136,8 @@ class World(RuleBasedStateMachine):
                     self.saved_runs[run.id] = run
                 case todo.SaveAttempt(attempt=attempt):
                     self.saved_attempts[attempt.key] = attempt
+                case todo.SaveSetting(key=key, value=value):
+                    self.settings = {each: text for each, text in {**self.settings, key: value}.items() if text}
 
     # ── what may happen ─────────────────────────────────────────────────────────────────────────
 
@@ -139,14 +148,82 @@ class World(RuleBasedStateMachine):
                 self.report(name)
                 self.deliver_report(name)
 
-    @rule(cpus=st.sampled_from([0.5, 1.0, 2.0, 4.0]))
-    def submit(self, cpus: float) -> None:
-        run = f"RUN{len(self.submitted):023d}"
-        spec = RunSpec(worker="w", resources=Resources(cpus=cpus))
-        out = self.feed(events.Submitted(self._at(), run, spec))
-        if run in self.saved_runs:
-            self.submitted.append(run)
-            assert any(isinstance(each, todo.Answer) for each in out) or not out
+    def _new_id(self) -> str:
+        return f"RUN{len(self.submitted):023d}"
+
+    def _take(self, event: events.Event, runs: list[str]) -> None:
+        """Submit runs; unless the scheduler crashed before it had saved them, they must be there from now on."""
+        out = self.feed(event)
+        saved = [run for run in runs if run in self.saved_runs]
+        assert saved in ([], runs), "all or none"
+        self.submitted += saved
+        assert not out or isinstance(out[-1], todo.Answer | todo.Refuse), out
+        assert bool(saved) == any(isinstance(each, todo.Answer) for each in out) or not out
+
+    @rule(
+        cpus=st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+        gpus=st.sampled_from([0, 0, 0, 0.5, 1, 2]),
+        priority=st.sampled_from([0, 0, 1, -1]),
+        retries=st.sampled_from([0, 0, 1, 3]),
+        after=st.integers(-4, 3),
+        where=st.sampled_from([(), (), ("host:a",), ("!host:b",)]),
+    )
+    def submit(
+        self,
+        cpus: float,
+        gpus: float = 0,
+        priority: int = 0,
+        retries: int = 0,
+        after: int = -1,
+        where: tuple[str, ...] = (),
+    ) -> None:
+        run = self._new_id()
+        first = self.submitted[-1 - after :][:1] if after >= 0 else ()
+        spec = RunSpec(
+            worker="w",
+            resources=Resources(cpus=cpus, gpus=gpus),
+            priority=priority,
+            retries={"max": retries, "on": ("infrastructure", "application"), "delay_s": 1},
+            after=tuple(first),
+            requires=where if all(host.up for host in self.hosts.values()) else (),
+            wait_for_host=True,
+        )
+        self._take(events.Submitted(self._at(), run, spec), [run])
+
+    @rule(count=st.integers(2, 5), chained=st.booleans())
+    def submit_a_group(self, count: int, chained: bool) -> None:
+        runs = [f"RUN{len(self.submitted) + number:023d}" for number in range(count)]
+        specs = [
+            RunSpec(worker="w", group="g", after=(runs[number + 1],) if chained and number + 1 < count else ())
+            for number in range(count)
+        ]
+        self._take(events.SubmittedMany(self._at(), tuple(zip(runs, specs, strict=True))), runs)
+
+    @rule()
+    def cancel_the_group(self) -> None:
+        self.feed(events.GroupCancelRequested(self._at(), "g", "enough"))
+
+    @rule(again=st.booleans())
+    def run_failures_again(self, again: bool) -> None:
+        self.requests += not again
+        request = f"01K{self.requests:023d}"
+        before = set(self.saved_runs)
+        self.feed(events.RerunRequested(self._at(), request, "", "g"))
+        self.submitted += sorted(set(self.saved_runs) - before)
+
+    @rule(data=st.data(), priority=st.integers(-2, 2))
+    def prioritise(self, data: st.DataObject, priority: int) -> None:
+        if self.submitted:
+            run = data.draw(st.sampled_from(self.submitted))
+            self.feed(events.PriorityRequested(self._at(), run, "", priority))
+
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
+        self.feed(events.PauseRequested(self._at(), paused, "for a while"))
+
+    @rule(name=st.sampled_from("ab"), drained=st.booleans())
+    def drain(self, name: str, drained: bool) -> None:
+        self.feed(events.DrainRequested(self._at(), name, drained, "for a while"))
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -256,7 +333,7 @@ class World(RuleBasedStateMachine):
         if then == "elsewhere":
             for each in self.hosts.values():
                 if each.up and each is not host:
-                    for sent, command in self._take(each):
+                    for sent, command in self._take_inbox(each):
                         if self.now - sent <= LONGEST_DELAY_S:
                             self._carry_out(each, command)
         for _, offer in offers:
@@ -289,7 +366,10 @@ class World(RuleBasedStateMachine):
                     return events.PlaceRefused(*where, "already_ended", "it has ended")
                 phase = AttemptPhase.PREPARING
                 host.attempts.setdefault(
-                    key, AttemptReport(run=key[0], attempt=key[1], phase=phase, resources=spec.resources)
+                    key,
+                    AttemptReport(
+                        run=key[0], attempt=key[1], phase=phase, resources=spec.resources, gpus=command.placed.gpus
+                    ),
                 )
                 return events.PlaceAcknowledged(*where)
             case todo.SendStop():
@@ -298,9 +378,8 @@ class World(RuleBasedStateMachine):
                 return events.StopAcknowledged(*where)
             case todo.SendForget():
                 assert key not in host.attempts or host.attempts[key].phase is AttemptPhase.ENDED, "forgot a live one"
-                saved = self.saved_runs.get(key[0])
-                given_up = key in self.saved_attempts and self.saved_attempts[key].outcome == RunStateName.LOST
-                assert saved is None or saved.final or given_up, "forgotten before its end was saved"
+                saved = self.saved_attempts.get(key)
+                assert saved is None or saved.outcome, "forgotten before its end was saved"
                 if host.attempts.pop(key, None):
                     host.forgotten.add(key)
         return None
@@ -321,6 +400,11 @@ class World(RuleBasedStateMachine):
     def no_host_is_overcommitted(self) -> None:
         for host in self.hosts.values():
             assert sum(each.resources.cpus for each in host.live()) <= CPUS
+            for gpu in GPUS:
+                holders = [each for each in host.live() if gpu in each.gpus]
+                assert sum(each.gpus[gpu] for each in holders) <= 1, holders
+            for each in host.live():
+                assert sum(each.gpus.values()) == each.resources.gpus
 
     @invariant()
     def no_run_has_two_live_attempts(self) -> None:
@@ -340,6 +424,17 @@ class World(RuleBasedStateMachine):
         assert sorted(waiting + placed) == sorted(run.id for run in ledger.runs.values() if not run.final)
 
     @invariant()
+    def nobody_starts_before_those_it_comes_after(self) -> None:
+        for run in self.saved_runs.values():
+            begun = any(key[0] == run.id for key in self.saved_attempts)
+            assert not begun or all(self.saved_runs[each].state is RunStateName.SUCCEEDED for each in run.after)
+
+    @invariant()
+    def attempts_are_no_more_than_allowed(self) -> None:
+        for run in self.machine.ledger.runs.values():
+            assert run.begun <= run.spec.retries.max + 1
+
+    @invariant()
     def attempts_are_numbered_without_gaps(self) -> None:
         for run in self.machine.ledger.runs.values():
             assert [each.number for each in run.attempts] == list(range(1, len(run.attempts) + 1))
@@ -352,13 +447,16 @@ class World(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Once everybody behaves, every run ends, every attempt is forgotten, and a cancelled run does not succeed."""
         self.crash = ""
+        self.pause(paused=False)
+        for name in self.hosts:
+            self.drain(name, drained=False)
         for host in self.hosts.values():
             host.up = True
             host.full = False
             host.instance += host.stopping
             host.stopping = False
             host.inbox.clear()
-        for _ in range(16 * len(self.submitted) + 300):
+        for _ in range(20 * len(self.submitted) + 300):
             self._half_second(going=True)
         for run in self.submitted:
             assert self.saved_runs[run].final, self.saved_runs[run]
@@ -378,12 +476,13 @@ class World(RuleBasedStateMachine):
         for host in self.hosts.values():
             if not host.up:
                 continue
-            for sent, command in self._take(host):
+            for sent, command in self._take_inbox(host):
                 if self.now - sent <= LONGEST_DELAY_S and (answer := self._carry_out(host, command)):
                     self.feed(answer)
             for each in host.live():
                 run = self.saved_runs[each.run]
-                given_up = run.final or run.ending is not None
+                newest = self.saved_attempts.get((each.run, each.attempt))
+                given_up = run.final or run.ending is not None or bool(newest and newest.outcome)
                 if each.phase is AttemptPhase.STOPPING or (going and not given_up):
                     self._advance(host, each, code=0)
             self.feed(events.HostReported(self._at(), host.state()))
@@ -391,7 +490,7 @@ class World(RuleBasedStateMachine):
             self.no_run_has_two_live_attempts()
 
     @staticmethod
-    def _take(host: ModelHost) -> list[tuple[float, todo.Instruction]]:
+    def _take_inbox(host: ModelHost) -> list[tuple[float, todo.Instruction]]:
         taken, host.inbox = host.inbox, []
         return taken
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from scheduler_story import Story, attempt, host
 
 from mosaic_bus.messages import (
-    AttemptPhase,
-    AttemptReport,
-    EnvironmentStatus,
-    ExitReport,
     FailureCategory,
-    HostState,
-    Resources,
     RunSpec,
     RunStateName,
 )
 from mosaic_services.scheduler import events
 from mosaic_services.scheduler import instructions as todo
-from mosaic_services.scheduler.machine import Machine
 
 SCHEMA = {
     "type": "object",
@@ -25,62 +19,6 @@ SCHEMA = {
     "required": ["run_id", "episodes"],
     "properties": {"run_id": {"type": "string"}, "episodes": {"type": "integer", "minimum": 1}},
 }
-
-
-class Story:
-    """A machine, the time, and what it last said."""
-
-    def __init__(self):
-        self.now = 100.0
-        self.machine = Machine([], self.at)
-        self.out = []
-        self.runs = 0
-
-    @property
-    def at(self):
-        return events.Instant(self.now, 1e9 + self.now)
-
-    def feed(self, kind, *args):
-        self.out = self.machine.handle(kind(self.at, *args))
-        return self.out
-
-    def pass_time(self, seconds, *reports):
-        """Let time pass in ticks, the given hosts reporting every second."""
-        seen = []
-        for half in range(round(seconds * 2)):
-            self.now += 0.5
-            if half % 2:
-                for report in reports:
-                    seen += self.feed(events.HostReported, report)
-            seen += self.feed(events.Tick)
-        self.out = seen
-        return seen
-
-    def submit(self, cpus=1.0, config=None, **more):
-        self.runs += 1
-        run = f"01K{self.runs:023d}"
-        spec = RunSpec(worker="w", config=config or {}, resources=Resources(cpus=cpus, **more))
-        self.feed(events.Submitted, run, spec)
-        return run
-
-    def state(self, run):
-        return self.machine.ledger.render(self.machine.ledger.runs[run], self.now)
-
-    def said(self, kind):
-        return [each for each in self.out if isinstance(each, kind)]
-
-
-def host(*attempts, name="local", cpus=2.0, status="installed", memory_mb=8000, fingerprint="f", **more):
-    environment = EnvironmentStatus(worker="w", profile="default", status=status, fingerprint=fingerprint)
-    total = Resources(cpus=cpus, memory_mb=memory_mb)
-    return HostState(host=name, total=total, environments=[environment], attempts=list(attempts), **more)
-
-
-def attempt(run, phase="running", cpus=1.0, number=1, **exit_fields):
-    ended = ExitReport(ended_at=2e9, **exit_fields) if exit_fields else None
-    return AttemptReport(
-        run=run, attempt=number, phase=AttemptPhase(phase), resources=Resources(cpus=cpus), exit=ended, detail=phase
-    )
 
 
 @pytest.fixture

@@ -174,11 +174,13 @@ class Ledger:
         run.decisions += 1
         self.out.append(todo.RecordDecision(run.id, run.decisions, self.at.wall, event, reason))
 
-    def enqueue(self, run: Run) -> None:
-        """Take a new run in."""
-        self._enter(run)
-        self._queue(run)
-        self.save(run)
+    def enqueue(self, runs: list[Run]) -> None:
+        """Take new runs in, which may wait for each other."""
+        for run in runs:
+            self._enter(run)
+        for run in runs:
+            self._queue(run)
+            self.save(run)
 
     def place(self) -> None:
         """Start whatever can start, in order."""

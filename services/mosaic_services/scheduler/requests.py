@@ -129,8 +129,8 @@ def _admit(ledger: Ledger, given: Sequence[tuple[str, RunSpec]]) -> tuple[list[R
         entry.priority, entry.after = spec.priority, after
         new.append(entry)
     _refuse_circles(new)
+    ledger.enqueue(new)
     for run in new:
-        ledger.enqueue(run)
         ledger.decide(run, "submitted", _what(run))
         for warning in run.warnings:
             ledger.decide(run, "warning", warning)
@@ -274,10 +274,11 @@ def pause(ledger: Ledger, event: events.PauseRequested) -> None:
 
 def drain(ledger: Ledger, event: events.DrainRequested) -> None:
     """Place nothing more on a host, or place there again."""
-    host = ledger.hosts.get(event.host)
-    if host is None:
+    # One that was drained and has not reported since a restart is known, too.
+    if event.host not in ledger.hosts and f"drained:{event.host}" not in ledger.settings:
         said = f"no host is called {event.host!r}; hosts: {listed(list(ledger.hosts)) or 'none'}"
         raise CommandRefusedError("unknown_host", said, {"known": list(ledger.hosts)})
+    host = ledger.host(event.host)
     host.drained = (event.reason or "no reason given") if event.drained else ""
     ledger.set(f"drained:{host.name}", host.drained)
     ledger.place()

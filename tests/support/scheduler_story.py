@@ -1,0 +1,107 @@
+"""The scheduler's state machine in a story: events in, instructions out; hosts and attempts are made up by the test."""
+
+from __future__ import annotations
+
+from mosaic_bus.commands import Decision
+from mosaic_bus.messages import (
+    AttemptPhase,
+    AttemptReport,
+    EnvironmentStatus,
+    ExitReport,
+    Gpu,
+    HostState,
+    Resources,
+    RunSpec,
+)
+from mosaic_services.scheduler import events
+from mosaic_services.scheduler import instructions as todo
+from mosaic_services.scheduler.machine import Machine
+from mosaic_services.scheduler.why import explain
+
+
+class Story:
+    """A machine, the time, and what it last said."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.machine = Machine([], self.at)
+        self.out = []
+        self.runs = 0
+        self.decisions = []
+
+    @property
+    def at(self):
+        return events.Instant(self.now, 1e9 + self.now)
+
+    def feed(self, kind, *args):
+        self.out = self.machine.handle(kind(self.at, *args))
+        self.decisions += [each for each in self.out if isinstance(each, todo.RecordDecision)]
+        return self.out
+
+    def pass_time(self, seconds, *reports):
+        """Let time pass in ticks, the given hosts reporting every second."""
+        seen = []
+        for half in range(round(seconds * 2)):
+            self.now += 0.5
+            if half % 2:
+                for report in reports:
+                    seen += self.feed(events.HostReported, report)
+            seen += self.feed(events.Tick)
+        self.out = seen
+        return seen
+
+    def new_id(self):
+        self.runs += 1
+        return f"01K{self.runs:023d}"
+
+    def submit(self, cpus=1.0, config=None, **more):
+        resources = {key: more.pop(key) for key in ("memory_mb", "gpus") if key in more}
+        run = self.new_id()
+        spec = RunSpec(worker="w", config=config or {}, resources=Resources(cpus=cpus, **resources), **more)
+        self.feed(events.Submitted, run, spec)
+        return run
+
+    def why(self, run):
+        told = [
+            Decision(at=each.at, event=each.event, reason=each.reason) for each in self.decisions if each.run == run
+        ]
+        return explain(self.machine.ledger, self.machine.ledger.runs[run], told, self.now)
+
+    def restart(self, saved):
+        """Go on with a new machine, from what an old one had saved."""
+        runs = {each.run.id: each.run for each in saved if isinstance(each, todo.SaveRun)}
+        attempts = {each.attempt.key: each.attempt for each in saved if isinstance(each, todo.SaveAttempt)}
+        settings = {each.key: each.value for each in saved if isinstance(each, todo.SaveSetting) and each.value}
+        for run in runs.values():
+            run.attempts = [each for key, each in sorted(attempts.items()) if key[0] == run.id]
+        self.machine = Machine(runs.values(), self.at, settings=settings)
+
+    def state(self, run):
+        return self.machine.ledger.render(self.machine.ledger.runs[run], self.now)
+
+    def said(self, kind):
+        return [each for each in self.out if isinstance(each, kind)]
+
+
+def host(*attempts, name="local", cpus=2.0, status="installed", memory_mb=8000, fingerprint="f", gpus=0, **more):
+    environment = EnvironmentStatus(worker="w", profile="default", status=status, fingerprint=fingerprint)
+    total = Resources(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
+    inventory = [Gpu(id=str(index)) for index in range(gpus)]
+    return HostState(
+        host=name, total=total, gpus=inventory, environments=[environment], attempts=list(attempts), **more
+    )
+
+
+def attempt(run, phase="running", cpus=1.0, number=1, gpus=None, warnings=(), **exit_fields):
+    ended = ExitReport(**{"ended_at": 2e9, **exit_fields}) if exit_fields else None
+    gpus = gpus or {}
+    return AttemptReport(
+        run=run,
+        attempt=number,
+        phase=AttemptPhase(phase),
+        resources=Resources(cpus=cpus, gpus=sum(gpus.values())),
+        gpus=gpus,
+        exit=ended,
+        detail=phase,
+        warnings=list(warnings),
+    )
