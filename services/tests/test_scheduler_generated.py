@@ -164,7 +164,7 @@ class World(RuleBasedStateMachine):
         cpus=st.sampled_from([0.5, 1.0, 2.0, 4.0]),
         gpus=st.sampled_from([0, 0, 0, 0.5, 1, 2]),
         priority=st.sampled_from([0, 0, 1, -1]),
-        retries=st.sampled_from([0, 0, 1, 3]),
+        retries=st.sampled_from([0, 1, 3, 3]),
         after=st.integers(-4, 3),
         where=st.sampled_from([(), (), ("host:a",), ("!host:b",)]),
     )
@@ -240,10 +240,11 @@ class World(RuleBasedStateMachine):
         self.now += seconds
         self.feed(events.Tick(self._at(), deaf))
 
-    @rule(seconds=st.integers(1, 15), going=st.booleans())
-    def all_goes_well(self, seconds: int, going: bool) -> None:
+    @rule(seconds=st.integers(1, 15), going=st.booleans(), code=st.sampled_from([0, 0, 1]))
+    def all_goes_well(self, seconds: int, going: bool, code: int = 0) -> None:
+        """Everybody does what it should, though the workers may fail."""
         for _ in range(2 * seconds):
-            self._half_second(going)
+            self._half_second(going, code)
 
     @rule(name=st.sampled_from("ab"), seconds=st.integers(10, 75))
     def one_host_is_away(self, name: str, seconds: int) -> None:
@@ -469,7 +470,7 @@ class World(RuleBasedStateMachine):
             run: each.render() for run, each in self.machine.ledger.runs.items()
         }
 
-    def _half_second(self, going: bool) -> None:
+    def _half_second(self, going: bool, code: int = 0) -> None:
         """Everybody who is there does what it should; attempts go on, one that was given up ends only if stopped."""
         self.now += 0.5
         self.feed(events.Tick(self._at()))
@@ -484,7 +485,7 @@ class World(RuleBasedStateMachine):
                 newest = self.saved_attempts.get((each.run, each.attempt))
                 given_up = run.final or run.ending is not None or bool(newest and newest.outcome)
                 if each.phase is AttemptPhase.STOPPING or (going and not given_up):
-                    self._advance(host, each, code=0)
+                    self._advance(host, each, code)
             self.feed(events.HostReported(self._at(), host.state()))
             self.no_host_is_overcommitted()
             self.no_run_has_two_live_attempts()

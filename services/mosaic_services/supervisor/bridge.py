@@ -30,6 +30,11 @@ _BATCHES_PER_TURN = 4
 # A stream that had nothing for so many turns is looked at only every so many: most journals are quiet most of the time.
 _QUIET_AFTER = 50
 _QUIET_EVERY = 5
+# A batch costs everybody more than a line does. While many streams have something to say, each waits so long for every
+# one of them before it sends a small batch, so that there are not much more than a thousand batches a second in all.
+_LINGER_PER_STREAM_S = 0.001
+_LONGEST_LINGER_S = 1.0
+_NO_LINGER_UP_TO = 10
 # Batches that are sent again for each live one, while the store catches up.
 _REPAIRS_PER_LIVE = 4
 # The store counts as away when nothing has been heard of it for this long; live readers then need not wait for it.
@@ -52,6 +57,8 @@ class Stream:
     repair: Position | None = None
     # Turns since anything moved.
     quiet: int = 0
+    # No look at the file before this moment.
+    look_at: float = 0.0
     # Batches sent again since the last live one.
     repaired: int = 0
     ended: bool = False
@@ -146,16 +153,21 @@ class Bridge:
         self._turn += 1
         behind = sum(1 for stream in self.streams.values() if stream.quiet <= 1)
         window = min(self._window, max(2 * self._limits.chunk, _ALL_WINDOWS_BYTES // max(1, behind)))
+        linger = min(behind * _LINGER_PER_STREAM_S, _LONGEST_LINGER_S) if behind > _NO_LINGER_UP_TO else 0.0
         backlog = False
         skip_quiet = self._turn % _QUIET_EVERY and not self.is_quiet
         for stream in list(self.streams.values()):
+            if now < stream.look_at and stream.repair is None and not stream.ended:
+                continue
             stream.quiet += 1
             if skip_quiet and stream.quiet > _QUIET_AFTER:
                 continue
             carried = self._pump_stream(stream, now, window, alive=alive)
             if carried:
                 stream.quiet = 0
-            backlog |= carried > self._limits.chunk // 2
+            much = carried > self._limits.chunk // 2
+            stream.look_at = now + linger if carried and not much else now
+            backlog |= much
         return backlog
 
     def _pump_stream(self, stream: Stream, now: float, window: int, *, alive: bool) -> int:
