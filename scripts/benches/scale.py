@@ -5,10 +5,11 @@ Method. A real broker, scheduler, supervisor and aggregator carry a fixed total 
 their run hosts, so that the supervisor adopts the attempts as it would after a restart; everything behind the journals
 is real. Then the same rate from 10 journals goes to 1, 10 and 100 subscribers, and to 10 beside one that never reads.
 For each the cost per event is the CPU time of a service while the events are written and stored, divided by their
-number; what it costs with the same streams and no events is measured first and taken off, and given apart
-(`idle_percent`, of one CPU). Memory is what a service holds at the end. Every event must be stored, and every
+number. What the same streams cost while nothing is written, for reports every second, is measured first and given
+apart (`idle_percent`, of one CPU). Memory is what a service holds at the end. Every event must be stored, and every
 subscriber that reads must have got every line.
-`growth` is the cost per event of all services with the most streams, over that with 10. `slow_cost` is the broker's per
+`growth` is the cost per event of all services with the most streams, over that with 10, and `growth_above_idle` the same
+less what the streams cost without events. `slow_cost` is the broker's per
 event beside a subscriber that never reads, over that without it (the median of rounds in which both are measured), and
 `slow_lines` the smallest share of lines that one of the others got.
 """
@@ -135,7 +136,7 @@ def measure(streams: int, count: int, rate: int, seconds: float, *, slow: bool =
                     written = json.loads(writer.stdout.readline())["written"]
                     wait_until("all is stored", lambda: stored(stack) >= written + streams, 120)
                     took = time.monotonic() - since
-                    used = {name: each - before[name] - took * idle[name] for name, each in cpu_of(stack).items()}
+                    used = {name: each - before[name] for name, each in cpu_of(stack).items()}
                     memory = {
                         name: psutil.Process(each.pid).memory_info().rss for name, each in stack.processes.items()
                     }
@@ -153,6 +154,7 @@ def measure(streams: int, count: int, rate: int, seconds: float, *, slow: bool =
         "events": written,
         "lost": lost,
         "us_per_event": {name: round(1e6 * used[name] / written, 2) for name in SERVICES},
+        "above_idle_us": round(1e6 * sum(used[name] - took * idle[name] for name in SERVICES) / written, 2),
         "idle_percent": {name: round(100 * idle[name], 1) for name in SERVICES},
         "memory_mb": {name: round(memory[name] / 2**20, 1) for name in SERVICES},
         "got_least": min(got["lines"], default=written) / written,
@@ -180,6 +182,7 @@ def main() -> None:
     beside = [each for each, _ in pairs]
     slow = [each for _, each in pairs]
     cost = {each["streams"]: sum(each["us_per_event"].values()) for each in (*beside, *by_streams)}
+    above_idle = {each["streams"]: each["above_idle_us"] for each in (*beside, *by_streams)}
     print(
         json.dumps(
             {
@@ -188,6 +191,7 @@ def main() -> None:
                 "by_subscribers": by_subscribers,
                 "slow_subscriber": slow,
                 "growth": round(cost[max(cost)] / cost[10], 2),
+                "growth_above_idle": round(above_idle[max(cost)] / above_idle[10], 2),
                 "slow_cost": round(
                     statistics.median(s["us_per_event"]["broker"] / b["us_per_event"]["broker"] for b, s in pairs), 2
                 ),

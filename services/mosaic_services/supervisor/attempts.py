@@ -317,8 +317,8 @@ class Attempts:
         now = time.monotonic()
         if tracked.host is None:
             return tracked.popen is None and now >= tracked.start_deadline
-        if now - tracked.alive_at < _ALIVE_S:
-            return False
+        if tracked.end is not None or now - tracked.alive_at < _ALIVE_S:
+            return False  # While there is a descriptor that tells its end, it has not ended.
         tracked.alive_at = now
         return not processes.is_alive(tracked.host)
 

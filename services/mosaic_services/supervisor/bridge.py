@@ -33,8 +33,10 @@ _QUIET_EVERY = 5
 # A batch costs everybody more than a line does. While many streams have something to say, each waits so long for every
 # one of them before it sends a small batch, so that there are not much more than a thousand batches a second in all.
 _LINGER_PER_STREAM_S = 0.001
-_LONGEST_LINGER_S = 1.0
 _NO_LINGER_UP_TO = 10
+# In the same way a quiet stream is left alone for so long for every stream there is: to look costs, too.
+_REST_PER_STREAM_S = 0.0005
+_LONGEST_WAIT_S = 1.0
 # Batches that are sent again for each live one, while the store catches up.
 _REPAIRS_PER_LIVE = 4
 # The store counts as away when nothing has been heard of it for this long; live readers then need not wait for it.
@@ -153,7 +155,8 @@ class Bridge:
         self._turn += 1
         behind = sum(1 for stream in self.streams.values() if stream.quiet <= 1)
         window = min(self._window, max(2 * self._limits.chunk, _ALL_WINDOWS_BYTES // max(1, behind)))
-        linger = min(behind * _LINGER_PER_STREAM_S, _LONGEST_LINGER_S) if behind > _NO_LINGER_UP_TO else 0.0
+        linger = min(behind * _LINGER_PER_STREAM_S, _LONGEST_WAIT_S) if behind > _NO_LINGER_UP_TO else 0.0
+        rest = min(len(self.streams) * _REST_PER_STREAM_S, _LONGEST_WAIT_S)
         backlog = False
         skip_quiet = self._turn % _QUIET_EVERY and not self.is_quiet
         for stream in list(self.streams.values()):
@@ -163,11 +166,13 @@ class Bridge:
             if skip_quiet and stream.quiet > _QUIET_AFTER:
                 continue
             carried = self._pump_stream(stream, now, window, alive=alive)
+            much = carried > self._limits.chunk // 2
+            backlog |= much
             if carried:
                 stream.quiet = 0
-            much = carried > self._limits.chunk // 2
-            stream.look_at = now + linger if carried and not much else now
-            backlog |= much
+                stream.look_at = now if much else now + linger
+            elif stream.quiet > _QUIET_AFTER:
+                stream.look_at = now + rest
         return backlog
 
     def _pump_stream(self, stream: Stream, now: float, window: int, *, alive: bool) -> int:
