@@ -8,10 +8,10 @@ For each the cost per event is the CPU time of a service while the events are wr
 number. What the same streams cost while nothing is written, for reports every second, is measured first and given
 apart (`idle_percent`, of one CPU). Memory is what a service holds at the end. Every event must be stored, and every
 subscriber that reads must have got every line.
-`growth` is the cost per event of all services with the most streams, over that with 10, and `growth_above_idle` the same
-less what the streams cost without events. `slow_cost` is the broker's per
-event beside a subscriber that never reads, over that without it (the median of rounds in which both are measured), and
-`slow_lines` the smallest share of lines that one of the others got.
+`growth` is the cost per event of all services with the most streams, over that with 10, and `growth_above_idle` the
+same less what the streams cost without events. `slow_cost` is the broker's cost per event beside a subscriber that
+never reads, over that without it (the median of rounds in which both are measured), and `slow_lines` the smallest
+share of lines that one of the others got.
 """
 
 from __future__ import annotations

@@ -162,7 +162,8 @@ class Ledger:
         if run.id in self.queue.resting:
             left = math.ceil(max(0.0, run.rests_until - now))
             return f"{run.reason}: {left} s left" if left else run.reason
-        return self.queue.group(run).wait.reason
+        group = self.queue.group(run)
+        return group.wait.reason if group else run.reason
 
     # ── deciding ────────────────────────────────────────────────────────────────────────────────
 

@@ -43,6 +43,8 @@ class Queue:
 
     def __init__(self) -> None:
         self._groups: dict[Demand, Group] = {}
+        # The group of each run that could start.
+        self._group_of: dict[str, Group] = {}
         # Runs that wait to hear whether a host that refused them has them after all: they go nowhere meanwhile.
         self.deferred: dict[str, Run] = {}
         # Runs that wait for other runs to succeed.
@@ -70,6 +72,7 @@ class Queue:
         self.remove(run)
         demand = Demand.of(run.spec)
         group = self._groups.setdefault(demand, Group(demand))
+        self._group_of[run.id] = group
         behind = bool(group.runs) and next(reversed(group.runs.values())).order > run.order
         group.runs[run.id] = run
         if behind:
@@ -79,19 +82,19 @@ class Queue:
         """Take a run out, wherever it stands."""
         for each in (self.deferred, self.blocked, self.resting):
             each.pop(run.id, None)
-        group = self.group(run)
-        if group.runs.pop(run.id, None) is not None and not group.runs:
-            del self._groups[group.demand]
+        if group := self._group_of.pop(run.id, None):
+            del group.runs[run.id]
+            if not group.runs:
+                del self._groups[group.demand]
 
     def reorder(self, run: Run) -> None:
         """Put a run whose priority has changed in its new place."""
-        if run.id in self.group(run).runs:
+        if run.id in self._group_of:
             self.add(run)
 
-    def group(self, run: Run) -> Group:
-        """The group of a run."""
-        demand = Demand.of(run.spec)
-        return self._groups.get(demand) or Group(demand)
+    def group(self, run: Run) -> Group | None:
+        """The group of a run, if it could start."""
+        return self._group_of.get(run.id)
 
     def awake(self, now: float) -> list[Run]:
         """The runs that have rested long enough."""

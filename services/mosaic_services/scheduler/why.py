@@ -42,7 +42,7 @@ def explain(ledger: Ledger, run: Run, decisions: list[Decision], now: float) -> 
 
 def position(ledger: Ledger, run: Run) -> int | None:
     """The place of a run among those that could start if there were room, from 1."""
-    if run.id not in ledger.queue.group(run).runs:
+    if ledger.queue.group(run) is None:
         return None
     return 1 + sum(each.order < run.order for each in ledger.queue.ready())
 

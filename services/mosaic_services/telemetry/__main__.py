@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 
 from mosaic_bus.home import Home
@@ -16,10 +15,6 @@ def main() -> int:
     arguments = service_arguments("telemetry").parse_args()
     home = Home.find(arguments.home)
     home.create()
-    # A batch is thousands of small dicts that die together: with the usual thresholds the collector looks at them
-    # again and again, a quarter of the time it takes to parse them.
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
     return serve(lambda: TelemetryService(home, arguments.bus), "telemetry")
 
 
