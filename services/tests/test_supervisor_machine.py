@@ -5,14 +5,25 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mosaic_bus.messages import AttemptPhase, ExitReport, FailureCategory
+from mosaic_bus.messages import AttemptPhase, Checkpoint, ExitReport, FailureCategory
 from mosaic_services.supervisor import machine
 from mosaic_services.supervisor.folder import AttemptKey
 
 KEY = AttemptKey("01RUN", 1)
 OTHER = AttemptKey("01RUN", 2)
 keys = st.sampled_from([KEY, OTHER])
-reports = st.builds(ExitReport, code=st.sampled_from([0, 1, 143]), ended_at=st.just(5.0))
+SAVED = Checkpoint(path="/data/40.pt", step=40)
+reports = st.one_of(
+    st.builds(ExitReport, code=st.just(0), ended_at=st.just(5.0)),
+    st.builds(ExitReport, code=st.just(143), stopped=st.just(True), ended_at=st.just(5.0)),
+    st.builds(
+        ExitReport,
+        code=st.sampled_from([0, 1, 143]),
+        category=st.just(FailureCategory.APPLICATION),
+        limit=st.sampled_from([None, "memory", "wall"]),
+        ended_at=st.just(5.0),
+    ),
+)
 stimuli = st.one_of(
     st.builds(machine.Placed, keys),
     st.builds(machine.Prepared, keys),
@@ -24,6 +35,7 @@ stimuli = st.one_of(
     st.builds(machine.Exited, keys, reports),
     st.builds(machine.RunHostGone, keys, st.just("it died")),
     st.builds(machine.Swept, keys, st.just(4.0)),
+    st.builds(machine.CheckpointSought, keys, st.sampled_from([None, SAVED])),
     st.builds(machine.StreamsStored, keys),
     st.builds(machine.Forgotten, keys),
 )
@@ -41,12 +53,22 @@ def test_whatever_happens_in_whatever_order(history):
         key = stimulus.key
         before = core.attempts.get(key)
         was_ended = before is not None and before.phase is AttemptPhase.ENDED
-        if was_ended and isinstance(stimulus, machine.Forgotten):
+        ending = before.ending if before is not None else None
+        phase = before.phase if before is not None else None
+        if (was_ended or ending) and isinstance(stimulus, machine.Forgotten):
             forgotten.add(key)
-        if was_ended and isinstance(stimulus, machine.StreamsStored):
+        if (was_ended or ending) and isinstance(stimulus, machine.StreamsStored):
             stored.add(key)
         instructions = core.handle(stimulus)
         assert all(each.key == key for each in instructions)
+        if ending is not None and not isinstance(stimulus, machine.CheckpointSought):
+            assert instructions == [], "something was done about what has ended"
+        if before is not None and before.exit is not None and not was_ended:
+            assert before.exit.phase is phase, "it ended in another phase"
+            success = before.exit.code == 0 and before.exit.category is None and not before.exit.stopped
+            unstarted = isinstance(stimulus, machine.PrepareFailed | machine.StopAsked)
+            assert success or unstarted or isinstance(stimulus, machine.CheckpointSought), "no checkpoint was sought"
+            ends[key] = before.exit
         for each in instructions:
             if isinstance(each, machine.Start):
                 assert key not in started, "started twice"
@@ -78,12 +100,14 @@ def test_stop_always_leads_to_an_end_once_the_process_ends(history, report):
         core.handle(stimulus)
     if KEY not in core.attempts:
         return
+    attempt = core.attempts[KEY]
     instructions = core.handle(machine.StopAsked(KEY, "cancelled", 9.0))
-    if core.attempts[KEY].phase is not AttemptPhase.ENDED:
+    if attempt.phase is not AttemptPhase.ENDED and attempt.ending is None:
         assert instructions == [machine.SignalStop(KEY, "cancelled")]
-        assert core.attempts[KEY].phase is AttemptPhase.STOPPING
+        assert attempt.phase is AttemptPhase.STOPPING
         core.handle(machine.Exited(KEY, report))
-    assert core.attempts[KEY].phase is AttemptPhase.ENDED
+    core.handle(machine.CheckpointSought(KEY, None))
+    assert attempt.phase is AttemptPhase.ENDED
 
 
 def test_stop_while_the_environment_is_built_ends_at_once_and_starts_nothing():
@@ -102,9 +126,11 @@ def test_death_of_a_run_host_is_an_end_only_after_the_sweep():
     assert core.handle(machine.RunHostGone(KEY, "it died")) == [machine.Sweep(KEY)]
     assert core.handle(machine.RunHostGone(KEY, "it died")) == []
     assert core.attempts[KEY].phase is AttemptPhase.RUNNING
-    (recorded,) = core.handle(machine.Swept(KEY, 4.0))
+    assert core.handle(machine.Swept(KEY, 4.0)) == [machine.FindCheckpoint(KEY)]
+    (recorded,) = core.handle(machine.CheckpointSought(KEY, SAVED))
     assert isinstance(recorded, machine.RecordEnd)
     assert recorded.report.category is FailureCategory.INFRASTRUCTURE
+    assert (recorded.report.phase, recorded.report.checkpoint) == (AttemptPhase.RUNNING, SAVED)
 
 
 def test_death_of_a_run_host_while_it_stops_is_a_stop():
@@ -112,7 +138,8 @@ def test_death_of_a_run_host_while_it_stops_is_a_stop():
     for stimulus in (machine.Placed(KEY), machine.Prepared(KEY), machine.StopAsked(KEY, "cancelled", 1.0)):
         core.handle(stimulus)
     core.handle(machine.RunHostGone(KEY, "it died"))
-    (recorded,) = core.handle(machine.Swept(KEY, 4.0))
+    core.handle(machine.Swept(KEY, 4.0))
+    (recorded,) = core.handle(machine.CheckpointSought(KEY, None))
     assert isinstance(recorded, machine.RecordEnd)
     assert (recorded.report.stopped, recorded.report.category) == (True, None)
 
@@ -123,3 +150,57 @@ def test_late_failure_of_a_build_does_not_end_a_running_attempt():
         core.handle(stimulus)
     assert core.handle(machine.PrepareFailed(KEY, "late", FailureCategory.INFRASTRUCTURE, 9.0)) == []
     assert core.attempts[KEY].phase is AttemptPhase.STARTING
+
+
+def test_end_says_how_far_the_attempt_had_come():
+    failed = ExitReport(code=1, category=FailureCategory.APPLICATION, ended_at=5.0)
+    steps = [machine.Prepared(KEY), machine.JournalGrew(KEY), machine.StopAsked(KEY, "cancelled", 1.0)]
+    for count, phase in enumerate([AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING], start=1):
+        core = machine.Machine()
+        for stimulus in (machine.Placed(KEY), *steps[:count]):
+            core.handle(stimulus)
+        assert core.handle(machine.Exited(KEY, failed)) == [machine.FindCheckpoint(KEY)]
+        assert core.attempts[KEY].phase is phase, "it has not ended before the checkpoint is known"
+        assert core.handle(machine.CheckpointSought(KEY, SAVED)) == []
+        assert core.attempts[KEY].exit == failed.model_copy(update={"phase": phase, "checkpoint": SAVED})
+    core = machine.Machine()
+    core.handle(machine.Placed(KEY))
+    (recorded,) = core.handle(machine.PrepareFailed(KEY, "no network", FailureCategory.INFRASTRUCTURE, 2.0))
+    assert isinstance(recorded, machine.RecordEnd)
+    assert recorded.report.phase is AttemptPhase.PREPARING
+
+
+def test_success_ends_at_once_and_no_checkpoint_is_sought():
+    core = machine.Machine()
+    for stimulus in (machine.Placed(KEY), machine.Prepared(KEY), machine.JournalGrew(KEY)):
+        core.handle(stimulus)
+    assert core.handle(machine.Exited(KEY, ExitReport(code=0, ended_at=5.0))) == []
+    assert core.attempts[KEY].phase is AttemptPhase.ENDED
+
+
+def test_exit_with_0_after_a_limit_is_no_success():
+    core = machine.Machine()
+    for stimulus in (machine.Placed(KEY), machine.Prepared(KEY), machine.JournalGrew(KEY)):
+        core.handle(stimulus)
+    report = ExitReport(code=0, category=FailureCategory.APPLICATION, limit="wall", ended_at=5.0)
+    assert core.handle(machine.Exited(KEY, report)) == [machine.FindCheckpoint(KEY)]
+
+
+def test_phase_that_an_earlier_supervisor_recorded_stays():
+    core = machine.Machine()
+    core.handle(machine.Placed(KEY))
+    report = ExitReport(code=None, stopped=True, ended_at=5.0, phase=AttemptPhase.RUNNING)
+    core.handle(machine.Exited(KEY, report))
+    core.handle(machine.CheckpointSought(KEY, None))
+    assert core.attempts[KEY].exit == report
+
+
+def test_attempt_forgotten_and_stored_while_its_checkpoint_is_sought_is_released_at_its_end():
+    core = machine.Machine()
+    for stimulus in (machine.Placed(KEY), machine.Prepared(KEY)):
+        core.handle(stimulus)
+    core.handle(machine.Exited(KEY, ExitReport(code=1, category=FailureCategory.APPLICATION, ended_at=5.0)))
+    assert core.handle(machine.Forgotten(KEY)) == []
+    assert core.handle(machine.StreamsStored(KEY)) == []
+    assert core.handle(machine.CheckpointSought(KEY, None)) == [machine.Release(KEY)]
+    assert core.attempts == {}

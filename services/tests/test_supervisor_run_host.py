@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import statistics
 import sys
@@ -16,9 +17,9 @@ import pytest
 from stack import wait_until
 
 from mosaic_bus.home import Home
-from mosaic_bus.messages import FailureCategory, RunSpec
+from mosaic_bus.messages import FailureCategory, Limits, RunSpec
 from mosaic_services.supervisor import processes, run_host
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 
 if TYPE_CHECKING:
     import subprocess
@@ -45,13 +46,15 @@ while not os.path.exists("hidden.pid"):
 class Attempt:
     """An attempt folder with a script as its worker."""
 
-    def __init__(self, folder: Path, script: str, grace_s: float = 5.0, argv: list[str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, script: str, grace_s: float = 5.0, argv: list[str] | None = None, **limits: float
+    ) -> None:
         home = Home.find(folder)
         home.create()
         self.folder = AttemptFolder(home, AttemptKey("01RUN", 1))
-        self.folder.place("test", RunSpec(worker="script"))
+        self.folder.place(Placement("test", RunSpec(worker="script")))
         mark = {processes.MARK: processes.mark_of(self.folder), "PATH": os.environ["PATH"]}
-        self.folder.order(argv or [sys.executable, "-I", "-S", "-c", script], grace_s)
+        self.folder.order(argv or [sys.executable, "-I", "-S", "-c", script], grace_s, Limits.model_validate(limits))
         self.environ = mark
         self.host: subprocess.Popen[bytes] | None = None
 
@@ -309,6 +312,7 @@ while True:
 def test_usage_is_that_of_everything_below_the_run_host(attempt):
     script = """
 import os
+import re
 data = bytearray(64 * 2**20)
 os.fork()
 print('up', flush=True)
@@ -351,3 +355,154 @@ def test_run_host_starts_its_worker_within_a_fraction_of_a_second(tmp_path, reco
     record_property("p50_ms", 1000 * statistics.median(times))
     print(f"from Popen to the worker's first work: p50 {1000 * statistics.median(times):.1f} ms, {sorted(times)}")
     assert statistics.median(times) < 0.5
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────
+
+HOLD = """
+import os, signal, sys, time
+def hold(mb):
+    return bytearray(b'x') * (mb * 2**20)
+def until(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+"""
+DEAF = "signal.signal(15, signal.SIG_IGN)"
+
+
+def warnings_of(one: Attempt) -> list[str]:
+    return wait_until("a warning", one.folder.warnings)
+
+
+def test_memory_near_its_limit_warns_once_and_at_the_limit_the_run_is_stopped(attempt):
+    script = f"{HOLD}\nheld = hold(160)\nprint('up', flush=True)\nuntil('more')\nheld += hold(100)\ntime.sleep(1000)"
+    one = attempt(script, memory_mb=200)
+    host = one.start()
+    (warning,) = warnings_of(one)
+    assert re.fullmatch(r"memory 1[67]\d of 200 MB \(8\d %\)", warning)
+    assert not (one.folder.path / "exit.json").exists()
+    (one.folder.path / "more").touch()
+    assert host.wait(20) == 0
+    report = one.folder.exit()
+    assert (report.limit, report.stopped, report.signal) == ("memory", False, signal.SIGTERM)
+    assert report.category is FailureCategory.APPLICATION
+    assert re.fullmatch(r"memory limit: [23]\d\d of 200 MB used", report.reason)
+    assert one.folder.warnings() == [warning]
+    assert one.folder.log.read_text() == f"mosaic: warning: {warning}\nmosaic: {report.reason}: stopping the run\n"
+    assert report.last_lines[0] == f"mosaic: warning: {warning}"
+
+
+def test_memory_of_a_hidden_grandchild_counts_and_nothing_of_it_is_left(attempt):
+    hungry = HIDDEN.replace("os.closerange(0, 256)", "held = bytearray(b'x') * (150 * 2**20)")
+    one = attempt(f"{hungry}\nprint('up', flush=True)\ntime.sleep(1000)", memory_mb=100, grace_s=0.5)
+    assert one.start().wait(20) == 0
+    assert one.exit_record()["limit"] == "memory"
+    assert not is_running(one.pid_in("hidden.pid"))
+
+
+def test_pages_that_processes_share_count_once(attempt):
+    script = f"""{HOLD}
+held = hold(100)
+for _ in range(4):
+    if os.fork() == 0:
+        time.sleep(1000)
+print('up', flush=True)
+until('more')
+more = hold(150)
+time.sleep(1000)
+"""
+    one = attempt(script, memory_mb=200, grace_s=0.5)
+    host = one.start()
+    one.wait_for("up")
+    wait_until("it is looked at", (one.folder.path / "family.json").exists)
+    family = run_host.descendants(host.pid)
+    assert len(family) == 5
+    assert sum(family.values()) > 500 * 2**20
+    assert sum(run_host.fair_share(pid, resident) for pid, resident in family.items()) < 160 * 2**20
+    assert one.folder.warnings() == []
+    (one.folder.path / "more").touch()
+    host.wait(20)
+    used = int(re.search(r"(\d+) of 200 MB", one.exit_record()["reason"])[1])
+    assert 200 <= used < 350
+
+
+def test_memory_of_a_process_that_does_not_say_its_share_is_what_is_resident():
+    assert run_host.fair_share(os.getpid(), 7) > 2**20
+    assert run_host.fair_share(2**22 + 1, 7) == 0, "there is no such process"
+    if os.getuid() != 0:
+        assert run_host.fair_share(1, 7) == 7, "a stranger's"
+
+
+@pytest.mark.parametrize(
+    ("on_sigterm", "code", "number"),
+    [("lambda *_: sys.exit(0)", 0, None), ("lambda *_: sys.exit(143)", 143, None), ("signal.SIG_IGN", None, 9)],
+)
+def test_time_limit_is_a_failure_however_the_worker_then_ends(attempt, on_sigterm, code, number):
+    one = attempt(f"{HOLD}\nsignal.signal(15, {on_sigterm})\ntime.sleep(1000)", grace_s=0.3, wall_s=1.5)
+    assert one.start().wait(20) == 0
+    report = one.folder.exit()
+    assert (report.limit, report.stopped, report.category) == ("wall", False, FailureCategory.APPLICATION)
+    assert (report.code, report.signal) == (code, number)
+    assert report.reason == "wall-clock limit of 1.5 s reached"
+    assert report.ended_at - report.started_at >= 1.4
+    (warning,) = one.folder.warnings()
+    assert re.fullmatch(r"time 1\.\d s of 1\.5 s \(\d\d %\)", warning)
+
+
+def test_cancel_that_comes_before_a_limit_stays_a_cancel(attempt):
+    one = attempt(f"{HOLD}\n{DEAF}\nprint('up', flush=True)\ntime.sleep(1000)", grace_s=2.0, wall_s=1.5)
+    host = one.start()
+    one.wait_for("up")
+    host.terminate()
+    assert host.wait(20) == 0
+    report = one.folder.exit()
+    assert report.ended_at - report.started_at > 1.5, "the limit passed meanwhile"
+    assert (report.limit, report.stopped, report.category) == (None, True, None)
+
+
+def test_cancel_that_comes_after_a_limit_changes_nothing(attempt):
+    one = attempt(f"{HOLD}\n{DEAF}\nprint('up', flush=True)\ntime.sleep(1000)", grace_s=1.5, wall_s=0.3)
+    host = one.start()
+    wait_until("the limit is reached", lambda: one.folder.log.exists() and "limit" in one.folder.log.read_text())
+    host.terminate()
+    assert host.wait(20) == 0
+    assert (one.exit_record()["limit"], one.exit_record()["stopped"]) == ("wall", False)
+
+
+def test_cancel_that_waits_when_a_limit_is_noticed_wins(attempt):
+    one = attempt(f"{HOLD}\nprint('up', flush=True)\ntime.sleep(1000)", wall_s=1.5)
+    host = one.start()
+    one.wait_for("up")
+    host.send_signal(signal.SIGSTOP)
+    host.terminate()
+    began = time.monotonic()
+    wait_until("the limit has passed", lambda: time.monotonic() - began > 2)
+    host.send_signal(signal.SIGCONT)
+    assert host.wait(20) == 0
+    assert (one.exit_record()["limit"], one.exit_record()["stopped"]) == (None, True)
+
+
+def test_run_that_keeps_its_limits_ends_as_ever(attempt):
+    one = attempt("print('done')", memory_mb=1000, wall_s=1000)
+    record = one.run()
+    assert (record["code"], record["limit"], record["reason"]) == (0, None, "")
+    assert one.folder.warnings() == []
+    assert one.folder.exit().reason.startswith("finished after")
+
+
+def test_limits_are_looked_at_only_when_it_matters():
+    assert run_host.Limits(None, None, 50.0).look_at == float("inf")
+    times = run_host.Limits(None, 100.0, 50.0)
+    assert times.look_at == 130.0
+    assert times.next_look(130.0, 0.0) == 150.0
+    assert times.look_at_time(149.0) is None
+    memory = run_host.Limits(100.0, None, 50.0)
+    assert memory.look_at == 51.0
+    assert memory.next_look(60.0, 0.1) == pytest.approx(65.0), "on a crowded machine, less often"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.25, "0.2 s"), (59.0, "59 s"), (2880.0, "00:48:00"), (100 * 3600.0, "100:00:00")]
+)
+def test_lengths_of_time_are_written_for_people(seconds, text):
+    assert run_host.clock(seconds) == text

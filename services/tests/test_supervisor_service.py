@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +25,9 @@ from mosaic_bus.commands import Command, Describe, Detach, Forget, Place, Resend
 from mosaic_bus.messages import (
     AttemptReport,
     Batch,
+    Checkpoint,
     HostState,
+    Limits,
     Position,
     RunSpec,
     StoredPosition,
@@ -31,6 +35,7 @@ from mosaic_bus.messages import (
     StreamTails,
 )
 from mosaic_bus.service import HEARTBEAT_S
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,8 +139,8 @@ class StandInStore(threading.Thread):
 class Host:
     """A broker, a supervisor, and the two that we play."""
 
-    def __init__(self, folder: Path, **environ: str) -> None:
-        self.stack = Stack(folder, environ=environ)
+    def __init__(self, folder: Path, gpus: int = 0, **environ: str) -> None:
+        self.stack = Stack(folder, gpus=gpus, environ=environ)
         self.home = self.stack.home
         self.start("broker")
         self.store = StandInStore(self.stack)
@@ -149,14 +154,24 @@ class Host:
     def ask(self, command: Command[Any], timeout: float = 20) -> Any:
         return self.stack.bus.request(SUPERVISOR, command, timeout=timeout)
 
-    def place(self, run: str | None = None, attempt: int = 1, *, grace_s: float = 5.0, **config: Any) -> str:
+    def place(
+        self,
+        run: str | None = None,
+        attempt: int = 1,
+        *,
+        grace_s: float = 5.0,
+        limits: dict[str, float] | None = None,
+        gpus: dict[str, float] | None = None,
+        resume: Checkpoint | None = None,
+        **config: Any,
+    ) -> str:
         run = run or str(ULID())
-        spec = RunSpec(worker="stress", config=config, grace_s=grace_s)
-        self.ask(Place(run=run, attempt=attempt, run_name="a test", spec=spec))
+        spec = RunSpec(worker="stress", config=config, grace_s=grace_s, limits=Limits.model_validate(limits or {}))
+        self.ask(Place(run=run, attempt=attempt, run_name="a test", spec=spec, gpus=gpus or {}, resume=resume))
         return run
 
-    def phase(self, run: str) -> str | None:
-        report = self.store.attempt(run)
+    def phase(self, run: str, attempt: int = 1) -> str | None:
+        report = self.store.attempt(run, attempt)
         return report.phase if report else None
 
     def wait_running(self, run: str) -> dict[str, Any]:
@@ -165,15 +180,13 @@ class Host:
         return self.host_record(run)
 
     def host_record(self, run: str) -> dict[str, Any]:
-        from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
-
         found = AttemptFolder(self.home, AttemptKey(run, 1)).host()
         assert found is not None
         return found
 
-    def wait_ended(self, run: str, deadline_s: float = 60) -> AttemptReport:
-        wait_until("ended", lambda: self.phase(run) == "ended", deadline_s)
-        report = self.store.attempt(run)
+    def wait_ended(self, run: str, deadline_s: float = 60, attempt: int = 1) -> AttemptReport:
+        wait_until("ended", lambda: self.phase(run, attempt) == "ended", deadline_s)
+        report = self.store.attempt(run, attempt)
         assert report is not None
         assert report.exit is not None
         return report
@@ -189,6 +202,13 @@ class Host:
 
     def journal(self, run: str) -> Path:
         return self.home.runs / run / "1" / "journal.jsonl"
+
+    def events(self, run: str, attempt: int = 1) -> list[dict[str, Any]]:
+        journal = self.home.runs / run / str(attempt) / "journal.jsonl"
+        return [json.loads(line) for line in journal.read_text().splitlines()]
+
+    def steps(self, run: str, attempt: int = 1) -> list[int]:
+        return [event["step"] for event in self.events(run, attempt) if event["event"] == "step"]
 
     def worker(self, run: str) -> psutil.Process:
         (worker,) = psutil.Process(self.host_record(run)["pid"]).children()
@@ -410,6 +430,135 @@ def test_second_supervisor_in_a_home_is_refused(host: Host):
     assert again.returncode == 2
     assert "supervisor" in again.stderr
     assert str(host.stack.processes["supervisor"].pid) in again.stderr
+
+
+# ── limits, checkpoints and GPUs ─────────────────────────────────────────────────────────────────
+
+
+def test_memory_limit_ends_a_run_with_its_reason(host: Host):
+    run = host.place(allocate_mb=300, end="hang", limits={"memory_mb": 250})
+    report = host.wait_ended(run)
+    assert (report.exit.limit, report.exit.category, report.exit.stopped) == ("memory", "application", False)
+    assert report.exit.code == 143, "it ended as politely as if it had been cancelled"
+    assert re.fullmatch(r"memory limit: [23]\d\d of 250 MB used", report.exit.reason)
+    assert f"mosaic: {report.exit.reason}: stopping the run" in report.exit.last_lines
+    assert report.exit.phase == "running"
+
+
+def test_time_limit_warns_before_it_ends_a_run(host: Host):
+    run = host.place(end="hang", limits={"wall_s": 6})
+    (warning,) = wait_until("a warning", lambda: (report := host.store.attempt(run)) and report.warnings)
+    assert host.phase(run) == "running"
+    assert re.fullmatch(r"time [45](\.\d)? s of 6 s \([89]\d %\)", warning)
+    report = host.wait_ended(run)
+    assert (report.exit.limit, report.exit.reason) == ("wall", "wall-clock limit of 6 s reached")
+    assert report.warnings == [warning]
+    assert f"mosaic: warning: {warning}".encode() in host.store.lines[run, 1, "log"]
+
+
+def test_run_that_fails_names_its_last_checkpoint_and_the_next_attempt_goes_on_from_there(host: Host):
+    config = {"events": 100, "checkpoint_every": 20, "fail_at_step": 90}
+    run = host.place(**config)
+    report = host.wait_ended(run)
+    saved = Checkpoint(path=str(host.home.runs / run / "1" / "checkpoints" / "80.json"), step=80)
+    assert (report.exit.category, report.exit.phase, report.exit.checkpoint) == ("application", "running", saved)
+    host.place(run, 2, resume=saved, **config)
+    report = host.wait_ended(run, attempt=2)
+    assert (report.exit.code, report.exit.checkpoint) == (0, None)
+    loaded = [event for event in host.events(run, 2) if event["event"] == "checkpoint_loaded"]
+    assert [(event["path"], event["step"]) for event in loaded] == [(saved.path, 80)]
+    assert host.steps(run) + host.steps(run, 2) == [*range(90), *range(80, 100)]
+
+
+def test_run_that_is_stopped_names_its_last_checkpoint(host: Host):
+    run = host.place(events=50, checkpoint_every=25, end="hang")
+    wait_until("saved", lambda: '"step":50' in host.journal(run).read_text() if host.journal(run).exists() else False)
+    host.ask(Stop(run=run, attempt=1, reason="cancelled by user"))
+    report = host.wait_ended(run)
+    assert (report.exit.stopped, report.exit.phase, report.exit.checkpoint.step) == (True, "stopping", 50)
+
+
+def test_checkpoint_that_is_not_on_this_host_means_a_start_from_the_beginning(host: Host):
+    missing = Checkpoint(path="/nowhere/40.json", step=40)
+    run = host.place(events=60, resume=missing)
+    assert host.wait_ended(run).exit.code == 0
+    assert host.steps(run) == list(range(60))
+    host.wait_stored(run)
+    said = b"mosaic: checkpoint /nowhere/40.json is not on this host: starting from the beginning"
+    assert host.store.lines[run, 1, "log"] == [said]
+
+
+def test_run_host_killed_leaves_the_checkpoint_of_its_worker(host: Host):
+    run = host.place(events=40, checkpoint_every=20, end="hang")
+    record = host.wait_running(run)
+    wait_until("saved", lambda: '"step":40' in host.journal(run).read_text())
+    os.kill(record["pid"], signal.SIGKILL)
+    report = host.wait_ended(run)
+    assert (report.exit.category, report.exit.phase) == ("infrastructure", "running")
+    assert report.exit.checkpoint.step == 40
+
+
+def test_run_on_a_host_without_gpus_is_left_its_environment(host: Host):
+    run = host.place(end="hang")
+    host.wait_running(run)
+    assert "CUDA_DEVICE_ORDER" not in host.worker(run).environ()
+    state = host.store.hosts[-1]
+    assert (state.gpus, state.total.gpus, state.tags) == ([], 0, [f"host:{HOST}"])
+    host.ask(Stop(run=run, attempt=1, reason="enough"))
+
+
+@pytest.mark.slow
+def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_is_killed(tmp_path):
+    host = Host(tmp_path, gpus=4, CUDA_VISIBLE_DEVICES="0,1,2,3", CUDA_DEVICE_ORDER="FASTEST_FIRST")
+    try:
+        state = wait_until("a report", lambda: host.store.hosts[-1:])[0]
+        assert ([each.id for each in state.gpus], state.total.gpus) == (["0", "1", "2", "3"], 4)
+        assert state.tags == [f"host:{HOST}", "gpu"]
+        given: list[dict[str, float]] = [{"1": 1.0, "3": 1.0}, {"0": 0.5}, {}]
+        runs = [host.place(end="hang", gpus=each) for each in given]
+        for run, visible in zip(runs, ["1,3", "0", ""], strict=True):
+            host.wait_running(run)
+            environ = host.worker(run).environ()
+            assert environ["CUDA_VISIBLE_DEVICES"] == visible
+            assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        refused = Place(run=str(ULID()), attempt=1, run_name="x", spec=RunSpec(worker="stress"), gpus={"7": 1.0})
+        error = refusal(host, refused)
+        assert error.code == "host_unavailable"
+        assert error.message == "GPU 7 is not on this host, which has 0, 1, 2, 3"
+
+        host.stack.kill("supervisor")
+        # One that was placed and not yet started when the supervisor died.
+        late = AttemptKey(str(ULID()), 1)
+        saved = tmp_path / "20.json"
+        saved.write_text('{"step": 20}')
+        spec = RunSpec(worker="stress", config={"events": 50, "end": "hang"})
+        placement = Placement("late", spec, {"2": 1.0}, Checkpoint(path=str(saved), step=20))
+        AttemptFolder(host.home, late).place(placement)
+        host.store.hosts.clear()
+        host.start("supervisor")
+        host.wait_running(late.run)
+        for run, gpus in zip([*runs, late.run], [*given, {"2": 1.0}], strict=True):
+            assert host.store.attempt(run).gpus == gpus
+        assert host.worker(late.run).environ()["CUDA_VISIBLE_DEVICES"] == "2"
+        wait_until("all its steps", lambda: host.steps(late.run) == list(range(20, 50)))
+        assert AttemptFolder(host.home, late).placed() == placement
+    finally:
+        host.close()
+
+
+@pytest.mark.slow
+def test_limit_reached_while_no_supervisor_is_there_is_reported_later(own_host: Host):
+    host = own_host
+    run = host.place(events=40, checkpoint_every=20, end="hang", limits={"wall_s": 4})
+    record = host.wait_running(run)
+    host.stack.kill("supervisor")
+    wait_until("the run host is gone", lambda: not psutil.pid_exists(record["pid"]))
+    host.store.hosts.clear()
+    host.start("supervisor")
+    report = host.wait_ended(run)
+    assert (report.exit.limit, report.exit.category, report.exit.phase) == ("wall", "application", "running")
+    assert report.exit.checkpoint.step == 40
+    assert len(report.warnings) == 1
 
 
 # ── faults that need a host of their own ─────────────────────────────────────────────────────────

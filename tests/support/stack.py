@@ -43,10 +43,11 @@ def wait_until(what: str, condition: Callable[[], Value], deadline_s: float = 30
 class Stack:
     """Broker, scheduler, telemetry and supervisor of one home."""
 
-    def __init__(self, folder: Path, *, cpus: float = 8, environ: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, cpus: float = 8, gpus: int = 0, environ: dict[str, str] | None = None) -> None:
         self.home = Home.find(folder)
         self.home.create()
         self.cpus = cpus
+        self.gpus = gpus
         self.environ = {**os.environ, "MOSAIC_WORKERS": str(STRESS), **(environ or {})}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._bus: Bus | None = None
@@ -75,7 +76,8 @@ class Stack:
 
     def start(self, service: str) -> None:
         """Start one service."""
-        extra = ["--host", HOST, "--cpus", str(self.cpus)] if service == "supervisor" else []
+        offered = ["--host", HOST, "--cpus", str(self.cpus), "--gpus", str(self.gpus)]
+        extra = offered if service == "supervisor" else []
         with (self.home.logs / f"{service}.log").open("ab") as log:
             self.processes[service] = subprocess.Popen(
                 [sys.executable, "-m", f"mosaic_services.{service}", "--home", str(self.home.path), *extra],

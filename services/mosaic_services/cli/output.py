@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from mosaic_bus.messages import Gpu
 
 __all__ = [
     "STATE_STYLES",
@@ -23,7 +27,9 @@ __all__ = [
     "clock",
     "console",
     "duration",
+    "gpu_list",
     "number",
+    "own_tags",
     "plain",
     "print_json",
     "say",
@@ -140,6 +146,20 @@ def clock(moment: float | None) -> str:
 def size(megabytes: float) -> str:
     """Write `512 MB` or `6.1 GB`."""
     return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"  # noqa: PLR2004 - plain in its place
+
+
+def gpu_list(gpus: Iterable[Gpu]) -> str:
+    """Write `0, 1: NVIDIA A100 (40.0 GB)`, or only ids if no more is known."""
+    kinds: dict[str, list[str]] = {}
+    for each in gpus:
+        memory = f"({size(each.memory_mb)})" if each.memory_mb else ""
+        kinds.setdefault(f"{each.name} {memory}".strip(), []).append(each.id)
+    return "; ".join(", ".join(ids) + (f": {kind}" if kind else "") for kind, ids in kinds.items())
+
+
+def own_tags(tags: Iterable[str]) -> str:
+    """Write the tags of a host that somebody gave it; each has its name and, with GPUs, `gpu` as well."""
+    return ", ".join(tag for tag in tags if tag != "gpu" and not tag.startswith("host:"))
 
 
 def number(value: float | None) -> str:

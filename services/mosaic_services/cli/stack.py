@@ -18,6 +18,7 @@ from mosaic_services.cli.errors import FAILED, USAGE, CliError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["KEEP_RUNS", "Stack", "StackStoppedError"]
 
@@ -42,7 +43,7 @@ class StackStoppedError(Exception):
 class Stack:
     """The services of one home. `start`, then `keep` until a signal comes, then `stop`."""
 
-    def __init__(self, home: Home, address: str, host: str, limits: list[str], say: Callable[[str], None]) -> None:
+    def __init__(self, home: Home, address: str, host: str, description: Path, say: Callable[[str], None]) -> None:
         self.home = home
         self.address = address
         self.host = host
@@ -54,7 +55,7 @@ class Stack:
             ("broker", "broker", common),
             ("scheduler", "scheduler", common),
             ("telemetry", "telemetry", common),
-            ("supervisor", supervisor(host), [*common, "--host", host, *limits]),
+            ("supervisor", supervisor(host), [*common, "--config", str(description)]),
         ]
         self.children = [Child(name, service, args, home.logs / f"{name}.log") for name, service, args in services]
         self.children[-1].orphaned_by = DETACH

@@ -15,7 +15,18 @@ from mosaic_bus.errors import BusError
 from mosaic_bus.messages import AttemptPhase, HostState, RunStateName, ServiceState
 from mosaic_bus.topics import supervisor
 from mosaic_services.cli.errors import NO_STACK
-from mosaic_services.cli.output import console, duration, print_json, say, size, state_text, styled, table
+from mosaic_services.cli.output import (
+    console,
+    duration,
+    gpu_list,
+    own_tags,
+    print_json,
+    say,
+    size,
+    state_text,
+    styled,
+    table,
+)
 from mosaic_services.cli.settings import current
 
 if TYPE_CHECKING:
@@ -128,12 +139,19 @@ def _print_host(host: HostState, silent: float) -> None:
     memory = size(sum(each.resources.memory_mb for each in active))
     quiet = f"   silent for {duration(silent)}" if silent > _SILENT_AFTER_S else ""
     running = f"{len(active)} run" + ("" if len(active) == 1 else "s")
+    taken = sum(sum(each.gpus.values()) for each in active)
+    total = host.total
+    gpus = f", {taken:g} of {total.gpus:g} GPUs" if host.gpus else ""
     say(
         (host.host, "bold"),
-        f"   {running}   given out: {cpus:g} of {host.total.cpus:g} CPUs, {memory} of {size(host.total.memory_mb)}"
+        f"   {running}   given out: {cpus:g} of {total.cpus:g} CPUs, {memory} of {size(total.memory_mb)}{gpus}"
         f"   machine: {host.cpu_percent:.0f} % busy, {size(host.memory_used_mb)} used",
         (quiet, "bold red"),
     )
+    if host.gpus:
+        say(f"  GPUs  {gpu_list(host.gpus)}")
+    if tags := own_tags(host.tags):
+        say(f"  tags  {tags}")
     for each in host.environments:
         profile = "" if each.profile == "default" else f"/{each.profile}"
         style = {"installed": "green", "building": "cyan", "broken": "red"}.get(each.status, "bright_black")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated, Any
 
 import orjson
@@ -16,18 +17,20 @@ from rich.table import Table
 from mosaic_bus import Bus, BusError, Home
 from mosaic_bus.commands import Hosts
 from mosaic_bus.home import Address
-from mosaic_bus.topics import is_host_name
+from mosaic_bus.messages import Gpu
 from mosaic_services.cli.daemon import start_daemon
 from mosaic_services.cli.errors import CliError, InputError
 from mosaic_services.cli.locks import wait_until_free
-from mosaic_services.cli.output import console, print_json, say, size, styled
+from mosaic_services.cli.output import console, gpu_list, own_tags, print_json, say, size, styled
 from mosaic_services.cli.settings import current, log_to_stderr
 from mosaic_services.cli.stack import Stack, StackStoppedError
+from mosaic_services.host_config import HostConfig, HostConfigError
 
 __all__ = ["command"]
 
 _HOST_REPORT_TIMEOUT_S = 5.0
 _ORPHANS_END_S = 10.0
+_DEFAULT_HOST = "local"
 
 
 def command(
@@ -35,7 +38,15 @@ def command(
         str | None,
         typer.Option("--bind", metavar="ADDRESS", help="Listen on tcp://127.0.0.1:PORT instead of the home's sockets."),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="NAME", help="Name of this host.")] = "local",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="What this host offers, in YAML; options win over it.", show_default=False
+        ),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="NAME", help="Name of this host.", show_default=_DEFAULT_HOST)
+    ] = None,
     cpus: Annotated[
         float | None,
         typer.Option("--cpus", metavar="N", help="CPUs that runs may use.", show_default="all of this machine"),
@@ -46,6 +57,14 @@ def command(
             "--memory-mb", metavar="N", help="Memory that runs may use.", show_default="most of this machine's"
         ),
     ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option("--gpus", metavar="N", help="GPUs that runs may use.", show_default="those that NVML finds"),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME", help="A tag that runs may require; repeatable.", show_default=False),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it in the background.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --detach: print what was started as JSON.")] = False,
     notify_fd: Annotated[int | None, typer.Option("--notify-fd", hidden=True)] = None,
@@ -54,16 +73,23 @@ def command(
 
     A service that dies is started again; nothing is lost, because each keeps what it knows on disk.
     """
-    if not is_host_name(host):
-        raise InputError(f"host name {host!r} is not usable", "take lower-case letters, digits and dashes")
+    said = {"host": host, "cpus": cpus, "memory_mb": memory_mb, "gpus": gpus, "tags": tag}
+    try:
+        offer = HostConfig.read(config) if config else HostConfig()
+        offer = offer.replaced_by(said, "command line")
+    except HostConfigError as error:
+        raise InputError(str(error), "an example: configs/stacks/workstation.yaml") from None
+    offer = offer.model_copy(update={"host": offer.host or _DEFAULT_HOST})
     home = current.home
     given = bind or current.bus
     if given:
         Address.parse(given).require_private()
-    limits = [*(["--cpus", f"{cpus:g}"] if cpus else []), *(["--memory-mb", str(memory_mb)] if memory_mb else [])]
     home.create()
     if detach:
-        facts = start_daemon(home, ["--host", host, *limits, *(["--bind", given] if given else [])], quiet=as_json)
+        options = {"config": config and config.absolute(), "host": host, "cpus": cpus, "memory-mb": memory_mb}
+        options |= {"gpus": gpus, "bind": given}
+        words = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+        facts = start_daemon(home, [*words, *(word for each in tag or [] for word in ("--tag", each))], quiet=as_json)
         if as_json:
             print_json(facts)
         else:
@@ -78,7 +104,7 @@ def command(
             if given:
                 address_file.write_text(given)
             address = given or os.environ.get("MOSAIC_BUS") or f"ipc://{home.sockets}"
-            _run(home, address, host, limits, _Reporter(notify_fd))
+            _run(home, address, offer, _Reporter(notify_fd))
         finally:
             address_file.unlink(missing_ok=True)
 
@@ -118,9 +144,13 @@ class _Reporter:
             os.write(self._fd, orjson.dumps(document) + b"\n")
 
 
-def _run(home: Home, address: str, host: str, limits: list[str], reporter: _Reporter) -> None:
+def _run(home: Home, address: str, offer: HostConfig, reporter: _Reporter) -> None:
     log_to_stderr()
-    stack = Stack(home, address, host, limits, reporter.say)
+    host = offer.host or _DEFAULT_HOST
+    # A file of our own: a supervisor that is started again must not find another host in an edited one.
+    description = home.path / "host.json"
+    description.write_bytes(orjson.dumps(offer.model_dump(mode="json", exclude_none=True)))
+    stack = Stack(home, address, host, description, reporter.say)
     try:
         stack.start(reporter.step)
         reporter.ready(_facts(home, address, host))
@@ -151,6 +181,8 @@ def _facts(home: Home, address: str, host: str) -> dict[str, Any]:
                 if each.host == host:
                     facts["cpus"] = each.total.cpus
                     facts["memory_mb"] = each.total.memory_mb
+                    facts["gpus"] = [one.model_dump() for one in each.gpus]
+                    facts["tags"] = each.tags
                     facts["workers"] = {f"{one.worker}/{one.profile}": one.status for one in each.environments}
                     return facts
             time.sleep(0.05)
@@ -167,6 +199,10 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
         grid.add_row("", styled((f"warning: {facts['warning']}", "yellow")))
     resources = f"{facts['cpus']:g} CPUs, {size(facts['memory_mb'])}" if "cpus" in facts else "has not reported yet"
     grid.add_row("host", f"{facts['host']}  ({resources})")
+    if facts.get("gpus"):
+        grid.add_row("GPUs", gpu_list([Gpu.model_validate(each) for each in facts["gpus"]]))
+    if tags := own_tags(facts.get("tags", [])):
+        grid.add_row("tags", tags)
     installed = [
         name.removesuffix("/default") for name, status in facts.get("workers", {}).items() if status == "installed"
     ]

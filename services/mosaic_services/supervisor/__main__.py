@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sys
+from pathlib import Path
 
-from mosaic_bus import topics
 from mosaic_bus.home import Home
-from mosaic_bus.messages import Resources
+from mosaic_bus.logs import configure_logging
 from mosaic_bus.service import serve
 from mosaic_services.arguments import service_arguments
-from mosaic_services.supervisor.service import SupervisorService, default_total
+from mosaic_services.host_config import HostConfig, HostConfigError
+from mosaic_services.supervisor.inventory import take_inventory
+from mosaic_services.supervisor.service import SupervisorService
 
 
 def default_host() -> str:
@@ -22,20 +25,24 @@ def default_host() -> str:
 def main() -> int:
     """Entry point."""
     parser = service_arguments("supervisor")
-    parser.add_argument("--host", default=default_host(), help="name of this host (default: %(default)s)")
+    parser.add_argument("--config", type=Path, help="YAML file with host, cpus, memory_mb, gpus and tags")
+    parser.add_argument("--host", help=f"name of this host (default: {default_host()})")
     parser.add_argument("--cpus", type=float, help="CPU cores to offer (default: all)")
     parser.add_argument("--memory-mb", type=int, help="memory to offer, in MiB (default: all)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many GPUs to offer (default: those that NVML finds)")
+    parser.add_argument("--tag", action="append", metavar="NAME", help="a tag that runs may require (repeatable)")
     arguments = parser.parse_args()
-    if not topics.is_host_name(arguments.host):
-        parser.error(f"--host {arguments.host!r}: only a-z, 0-9 and - are allowed, at most 63 of them")
-    for option, given in (("--cpus", arguments.cpus), ("--memory-mb", arguments.memory_mb)):
-        if given is not None and given <= 0:
-            parser.error(f"{option} {given}: a host offers more than nothing")
-    machine = default_total()
-    total = Resources(cpus=arguments.cpus or machine.cpus, memory_mb=arguments.memory_mb or machine.memory_mb)
+    configure_logging("supervisor")
+    said = {name: getattr(arguments, name) for name in ("host", "cpus", "memory_mb", "gpus")}
+    try:
+        config = HostConfig.read(arguments.config) if arguments.config else HostConfig()
+        config = config.replaced_by({**said, "tags": arguments.tag}, "command line")
+        inventory = take_inventory(config, default_host(), os.environ)
+    except HostConfigError as error:
+        parser.error(str(error))
     home = Home.find(arguments.home)
     home.create()
-    return serve(lambda: SupervisorService(home, arguments.bus, arguments.host, total), "supervisor")
+    return serve(lambda: SupervisorService(home, arguments.bus, inventory), "supervisor")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import AttemptPhase, AttemptReport, FailureCategory, StreamId, Usage
 from mosaic_services.supervisor import machine, processes
 from mosaic_services.supervisor.builder import Builder, BuildFailedError
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+from mosaic_services.supervisor.checkpoints import last_checkpoint
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Coroutine
 
     from mosaic_bus.home import Home
-    from mosaic_bus.messages import RunSpec
     from mosaic_services.supervisor.bridge import Bridge, Stream
 
 __all__ = ["Attempts"]
@@ -40,10 +40,10 @@ _STOPS_REMEMBERED = 10_000
 class Tracked:
     """One attempt with what the shell needs to look after it."""
 
-    def __init__(self, folder: AttemptFolder, name: str, spec: RunSpec) -> None:
+    def __init__(self, folder: AttemptFolder, placement: Placement) -> None:
         self.folder = folder
-        self.name = name
-        self.spec = spec
+        self.spec = placement.spec
+        self.gpus = placement.gpus
         self.exit_path = folder.exit_path()
         self.streams: list[Stream] = []
         self.environ: dict[str, str] = {}
@@ -55,15 +55,23 @@ class Tracked:
         self.end: int | None = None
         self.look_at = 0.0
         self.usage = Usage()
+        self.has_limits = placement.spec.limits.model_dump(exclude_none=True) != {}
+        self.warnings: list[str] = []
 
 
 class Attempts:
     """Looks after every attempt of this host, from its placement until nobody needs it any more."""
 
     def __init__(
-        self, home: Home, builder: Builder, bridge: Bridge, spawn: Callable[[Coroutine[Any, Any, None], str], None]
+        self,
+        home: Home,
+        builder: Builder,
+        bridge: Bridge,
+        gpus: frozenset[str],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         self.home = home
+        self.gpus = gpus
         self.machine = machine.Machine()
         self.tracked: dict[AttemptKey, Tracked] = {}
         # Set when a phase has changed, and when the end of a stream is to be announced.
@@ -79,21 +87,22 @@ class Attempts:
 
     # ── what the scheduler wants ────────────────────────────────────────────────────────────────
 
-    async def place(self, key: AttemptKey, name: str, spec: RunSpec) -> bool:
+    async def place(self, key: AttemptKey, placement: Placement) -> bool:
         """Take on an attempt; False if it is here already."""
         folder = AttemptFolder(self.home, key)
-        await asyncio.to_thread(self._builder.get, spec.worker, spec.profile)
+        await asyncio.to_thread(self._builder.get, placement.spec.worker, placement.spec.profile)
         # From here to the machine without a pause: the same attempt may be placed twice at the same time.
         if key in self.tracked:
             return False
         if folder.exit() is not None or key in self._stopped_early:
             raise CommandRefusedError("already_ended", f"attempt {key.attempt} of {key.run} has ended here before")
+        self._require_gpus(placement.gpus)
         try:
-            folder.place(name, spec)
+            folder.place(placement)
         except OSError as error:
             folder.drop_note()
             raise CommandRefusedError("host_unavailable", f"cannot write {folder.path}: {error.strerror}") from None
-        self._track(folder, name, spec, adopted=False)
+        self._track(folder, placement, adopted=False)
         await self._do(machine.Placed(key))
         return True
 
@@ -141,8 +150,8 @@ class Attempts:
 
     # ── from placement to release ───────────────────────────────────────────────────────────────
 
-    def _track(self, folder: AttemptFolder, name: str, spec: RunSpec, *, adopted: bool) -> None:
-        self.tracked[folder.key] = Tracked(folder, name, spec)
+    def _track(self, folder: AttemptFolder, placement: Placement, *, adopted: bool) -> None:
+        self.tracked[folder.key] = Tracked(folder, placement)
         if folder.is_marked("stored"):
             return
         for kind, path in (("journal", folder.journal), ("log", folder.log)):
@@ -157,18 +166,21 @@ class Attempts:
             folder.drop_note()
             return
         key = folder.key
-        self._track(folder, *placed, adopted=True)
+        self._track(folder, placed, adopted=True)
+        self.tracked[key].warnings = folder.warnings()
         _log.info("adopted", attempt=str(key))
         self.machine.attempts[key] = attempt = machine.Attempt()
         report, host = folder.exit(), folder.host()
-        if report is not None:
-            await self._do(machine.Exited(key, report))
-        elif host is not None:
+        if host is not None:
             self.tracked[key].host = host
-            attempt.phase = AttemptPhase.STARTING  # Its first line, if it has written one, is noticed at once.
+            attempt.phase = AttemptPhase.STARTING
+            if folder.has_begun():
+                await self._do(machine.JournalGrew(key))
             if (reason := folder.stop_reason()) is not None:
                 await self._do(machine.StopAsked(key, reason, time.time()))
-        else:
+        if report is not None:
+            await self._do(machine.Exited(key, report))
+        elif host is None:
             await self._obey(machine.Prepare(key))
         if folder.is_marked("forgotten"):
             await self._do(machine.Forgotten(key))
@@ -204,6 +216,8 @@ class Attempts:
                     processes.stop_run_host(host)
             case machine.Sweep(key):
                 self._spawn(self._sweep(key, tracked), "sweep")
+            case machine.FindCheckpoint(key):
+                self._spawn(self._find_checkpoint(key, tracked), "find checkpoint")
             case machine.RecordEnd(_, report):
                 try:
                     tracked.folder.end_without_start(report)
@@ -215,6 +229,7 @@ class Attempts:
 
     async def _prepare(self, key: AttemptKey, tracked: Tracked) -> None:
         try:
+            self._require_gpus(tracked.gpus)  # Since it was placed, a supervisor with fewer may have been started.
             environment = await self._builder.ensure(tracked.spec.worker, tracked.spec.profile)
             own = {
                 "MOSAIC_RUN_ID": key.run,
@@ -222,15 +237,35 @@ class Attempts:
                 "MOSAIC_RUN_DIR": str(tracked.folder.path),
                 processes.MARK: processes.mark_of(tracked.folder),
             }
-            tracked.environ = {**environment.environ(), **own}
+            tracked.environ = {**environment.environ(), **own, **self._gpu_environ(tracked.gpus)}
             argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
-            tracked.folder.order(argv, tracked.spec.grace_s)
+            capabilities = (environment.description or {}).get("capabilities", {})
+            tracked.folder.order(
+                argv,
+                tracked.spec.grace_s,
+                tracked.spec.limits,
+                can_resume=bool(capabilities.get("supports_resume")),
+            )
         except Exception as error:
             if not isinstance(error, BuildFailedError | CommandRefusedError | OSError):
                 _log.exception("cannot prepare", attempt=str(key))
             await self._do(machine.PrepareFailed(key, str(error), FailureCategory.INFRASTRUCTURE, time.time()))
         else:
             await self._do(machine.Prepared(key))
+
+    def _require_gpus(self, gpus: dict[str, float]) -> None:
+        """Refuse what was decided by an older inventory, for the moment: the scheduler will have the new one soon."""
+        missing = [each for each in gpus if each not in self.gpus]
+        if missing:
+            there = ", ".join(sorted(self.gpus)) or "none"
+            why = f"GPU {', '.join(missing)} is not on this host, which has {there}"
+            raise CommandRefusedError("host_unavailable", why)
+
+    def _gpu_environ(self, gpus: dict[str, float]) -> dict[str, str]:
+        """Let a run see the GPUs that it was given, and no other."""
+        if not self.gpus:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def _start(self, tracked: Tracked) -> None:
         try:
@@ -245,6 +280,15 @@ class Attempts:
         killed = await asyncio.to_thread(processes.sweep, tracked.folder)
         _log.warning("swept", attempt=str(key), killed=killed)
         await self._do(machine.Swept(key, time.time()))
+
+    async def _find_checkpoint(self, key: AttemptKey, tracked: Tracked) -> None:
+        folder, found = tracked.folder, None
+        try:
+            if folder.can_resume():
+                found = await asyncio.to_thread(last_checkpoint, folder.journal, folder.path)
+        except (OSError, ValueError) as error:  # Then another attempt starts from the beginning.
+            _log.warning("cannot look for a checkpoint", attempt=str(key), reason=str(error))
+        await self._do(machine.CheckpointSought(key, found))
 
     async def watch(self) -> None:
         """Notice what happens to attempts: first line, exit, death of a run host, everything stored."""
@@ -266,7 +310,7 @@ class Attempts:
 
     async def _look_at(self, key: AttemptKey, tracked: Tracked) -> None:
         attempt = self.machine.attempts.get(key)
-        if attempt is None:
+        if attempt is None or attempt.ending is not None:
             return
         if tracked.popen is not None and tracked.popen.returncode is not None:
             tracked.popen = None
@@ -284,8 +328,11 @@ class Attempts:
                 await self._do(machine.StopAsked(key, reason, time.time()))
         if tracked.host is not None and tracked.end is None:
             self._listen_for_end(tracked, processes.open_end(tracked.host))
-        if attempt.phase is AttemptPhase.STARTING and folder.journal.exists() and folder.journal.stat().st_size:
+        if attempt.phase is AttemptPhase.STARTING and folder.has_begun():
             await self._do(machine.JournalGrew(key))
+        if tracked.has_limits and (warnings := folder.warnings()) != tracked.warnings:
+            tracked.warnings = warnings
+            self.changed.set()
         if attempt.phase is not AttemptPhase.STARTING:
             tracked.look_at = time.monotonic() + _TOLD_S
         # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
@@ -345,7 +392,9 @@ class Attempts:
             phase=attempt.phase,
             detail=detail,
             resources=tracked.spec.resources,
+            gpus=tracked.gpus,
             started_at=tracked.host["started_at"] if tracked.host else None,
             exit=attempt.exit,
             usage=Usage() if attempt.phase is AttemptPhase.ENDED else tracked.usage,
+            warnings=tracked.warnings,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mosaic_bus.messages import ExitReport, FailureCategory, RunSpec
+from mosaic_bus.messages import Checkpoint, ExitReport, FailureCategory, Limits, RunSpec
 from mosaic_services.supervisor.run_host import write_json
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from mosaic_bus.home import Home
 
-__all__ = ["AttemptFolder", "AttemptKey"]
+__all__ = ["AttemptFolder", "AttemptKey", "Placement"]
 
 _LOG_LINES_REPORTED = 20
 _TAIL_BYTES = 64 * 1024
@@ -33,6 +34,16 @@ class AttemptKey:
 
     def __str__(self) -> str:
         return f"{self.run}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the scheduler asked for when it placed an attempt here."""
+
+    name: str
+    spec: RunSpec
+    gpus: dict[str, float] = field(default_factory=dict)
+    resume: Checkpoint | None = None
 
 
 class AttemptFolder:
@@ -63,33 +74,67 @@ class AttemptFolder:
         """What the worker and its libraries write to stderr."""
         return self.path / "log.txt"
 
-    def place(self, name: str, spec: RunSpec) -> None:
+    def place(self, placement: Placement) -> None:
         """Make the folder; from here on a restarted supervisor knows of the attempt."""
+        spec, resume = placement.spec, placement.resume
         self.path.mkdir(parents=True, exist_ok=True)
         self._note.parent.mkdir(exist_ok=True)
-        write_json(str(self.path / "placed.json"), {"name": name, "spec": spec.model_dump(mode="json")})
         write_json(
-            str(self.path / "worker.json"),
+            str(self.path / "placed.json"),
             {
-                "run_id": self.key.run,
-                "run_name": name,
-                "attempt": self.key.attempt,
-                "metadata": {
-                    "worker": {"name": spec.worker, "profile": spec.profile, "config": spec.config},
-                },
+                "name": placement.name,
+                "spec": spec.model_dump(mode="json"),
+                "gpus": placement.gpus,
+                "resume": resume.model_dump() if resume else None,
             },
         )
+        order = {
+            "run_id": self.key.run,
+            "run_name": placement.name,
+            "attempt": self.key.attempt,
+            "metadata": {
+                "worker": {"name": spec.worker, "profile": spec.profile, "config": spec.config},
+            },
+        }
+        if resume is not None and os.path.exists(resume.path):  # noqa: PTH110 - what cannot be looked at is not there
+            order["resume"] = resume.model_dump()
+        elif resume is not None:
+            with self.log.open("a") as log:
+                log.write(f"mosaic: checkpoint {resume.path} is not on this host: starting from the beginning\n")
+        write_json(str(self.path / "worker.json"), order)
         self._note.touch()
 
-    def placed(self) -> tuple[str, RunSpec] | None:
-        """The name and spec it was placed with."""
+    def placed(self) -> Placement | None:
+        """What it was placed with."""
         found = self._read("placed.json")
-        return (found["name"], RunSpec.model_validate(found["spec"])) if found else None
+        if found is None:
+            return None
+        resume = Checkpoint.model_validate(found["resume"]) if found.get("resume") else None
+        return Placement(found["name"], RunSpec.model_validate(found["spec"]), found.get("gpus", {}), resume)
 
-    def order(self, argv: list[str], grace_s: float) -> None:
+    def order(self, argv: list[str], grace_s: float, limits: Limits | None = None, *, can_resume: bool = False) -> None:
         """Write what the run host is to start; the environment variables, secrets perhaps, are not left on disk."""
-        content = {"argv": argv, "cwd": str(self.path), "grace_s": grace_s}
+        content = {
+            "argv": argv,
+            "cwd": str(self.path),
+            "grace_s": grace_s,
+            "limits": limits.model_dump() if limits else {},
+            "can_resume": can_resume,
+        }
         write_json(str(self.path / "attempt.json"), content)
+
+    def can_resume(self) -> bool:
+        """Whether its worker says that another attempt could go on from one of its checkpoints."""
+        return bool((self._read("attempt.json") or {}).get("can_resume"))
+
+    def has_begun(self) -> bool:
+        """Whether the worker has written anything."""
+        return self.journal.exists() and self.journal.stat().st_size > 0
+
+    def warnings(self) -> list[str]:
+        """The limits that it comes, or came, close to."""
+        found = self._read("warnings.json") or {}
+        return [str(each) for each in found.get("warnings", [])]
 
     def host(self) -> dict[str, Any] | None:
         """Which process is the run host: pid and start time; None before it has started."""
@@ -114,6 +159,9 @@ class AttemptFolder:
         if found is None:
             return None
         report = ExitReport.model_validate(found)
+        if report.limit is not None:
+            update: dict[str, Any] = {"category": FailureCategory.APPLICATION, "last_lines": self.last_log_lines()}
+            return report.model_copy(update=update)
         if report.reason:
             return report
         seconds = report.ended_at - (report.started_at or report.ended_at)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mosaic_bus.messages import AttemptPhase, ExitReport, FailureCategory
+from mosaic_bus.messages import AttemptPhase, Checkpoint, ExitReport, FailureCategory
 
 if TYPE_CHECKING:
     from mosaic_services.supervisor.folder import AttemptKey
 
 __all__ = [
     "Attempt",
+    "CheckpointSought",
     "Exited",
+    "FindCheckpoint",
     "Forgotten",
     "Instruction",
     "JournalGrew",
@@ -102,6 +104,14 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSought:
+    """Its journal was searched for the last checkpoint from which another attempt could go on."""
+
+    key: AttemptKey
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamsStored:
     """Every line of its journal and log is in the store."""
 
@@ -124,6 +134,7 @@ Stimulus = (
     | Exited
     | RunHostGone
     | Swept
+    | CheckpointSought
     | StreamsStored
     | Forgotten
 )
@@ -162,6 +173,13 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class FindCheckpoint:
+    """Find from where another attempt could go on."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
 class RecordEnd:
     """Write down an end that no run host has written."""
 
@@ -176,7 +194,7 @@ class Release:
     key: AttemptKey
 
 
-Instruction = Prepare | Start | SignalStop | Sweep | RecordEnd | Release
+Instruction = Prepare | Start | SignalStop | Sweep | FindCheckpoint | RecordEnd | Release
 
 
 @dataclass(slots=True)
@@ -187,6 +205,9 @@ class Attempt:
     exit: ExitReport | None = None
     # Why its run host is gone, while what it left is being swept up: only then has it ended.
     lost: str | None = None
+    # How it ended, while its last checkpoint is looked for; and whether that is for us to write down.
+    ending: ExitReport | None = None
+    unrecorded: bool = False
     forgotten: bool = False
     stored: bool = False
 
@@ -216,6 +237,11 @@ class Machine:
 
     def _advance(self, key: AttemptKey, attempt: Attempt, stimulus: Stimulus) -> list[Instruction]:
         preparing = attempt.phase is AttemptPhase.PREPARING
+        if attempt.ending is not None:
+            if isinstance(stimulus, CheckpointSought):
+                report = attempt.ending.model_copy(update={"checkpoint": stimulus.checkpoint})
+                return self._end(key, attempt, report, record=attempt.unrecorded)
+            return []
         match stimulus:
             case Prepared() if preparing:
                 attempt.phase = AttemptPhase.STARTING
@@ -230,7 +256,7 @@ class Machine:
                 attempt.phase = AttemptPhase.STOPPING
                 return [SignalStop(key, reason)]
             case Exited(report=report):
-                attempt.phase, attempt.exit = AttemptPhase.ENDED, report
+                return self._conclude(key, attempt, report)
             case RunHostGone(reason=reason) if not preparing and attempt.lost is None:
                 attempt.lost = reason
                 return [Sweep(key)]
@@ -243,21 +269,40 @@ class Machine:
                     reason=attempt.lost,
                     ended_at=now,
                 )
-                return self._end(key, attempt, report)
+                return self._conclude(key, attempt, report, record=True)
         return []
 
-    def _end(self, key: AttemptKey, attempt: Attempt, report: ExitReport) -> list[Instruction]:
-        attempt.phase, attempt.exit = AttemptPhase.ENDED, report
-        return [RecordEnd(key, report)]
+    def _conclude(
+        self, key: AttemptKey, attempt: Attempt, report: ExitReport, *, record: bool = False
+    ) -> list[Instruction]:
+        """Nothing of it runs any more: a success is an end at once, for all else there may be a next attempt."""
+        if report.code == 0 and report.category is None and not report.stopped:
+            return self._end(key, attempt, report, record=record)
+        attempt.ending, attempt.unrecorded = _in_phase(report, attempt.phase), record
+        return [FindCheckpoint(key)]
+
+    def _end(self, key: AttemptKey, attempt: Attempt, report: ExitReport, *, record: bool = True) -> list[Instruction]:
+        report = _in_phase(report, attempt.phase)
+        attempt.phase, attempt.exit, attempt.ending = AttemptPhase.ENDED, report, None
+        return [*([RecordEnd(key, report)] if record else []), *self._released(key, attempt)]
 
     def _let_go(self, key: AttemptKey, attempt: Attempt, stimulus: StreamsStored | Forgotten) -> list[Instruction]:
-        if attempt.phase is not AttemptPhase.ENDED:
+        # An attempt that was found on disk may be known to be forgotten while its end is still looked into.
+        if attempt.phase is not AttemptPhase.ENDED and attempt.ending is None:
             return []
         if isinstance(stimulus, Forgotten):
             attempt.forgotten = True
         else:
             attempt.stored = True
-        if attempt.forgotten and attempt.stored:
+        return self._released(key, attempt)
+
+    def _released(self, key: AttemptKey, attempt: Attempt) -> list[Instruction]:
+        if attempt.phase is AttemptPhase.ENDED and attempt.forgotten and attempt.stored:
             del self.attempts[key]
             return [Release(key)]
         return []
+
+
+def _in_phase(report: ExitReport, phase: AttemptPhase) -> ExitReport:
+    """Say how far it had come, unless an earlier supervisor has said so."""
+    return report if report.phase is not None else report.model_copy(update={"phase": phase})

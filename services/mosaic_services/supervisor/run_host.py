@@ -6,6 +6,7 @@ in milliseconds and nothing else can break it. What it promises:
 - the worker's stdout is the journal and its stderr the log, both files: no reader can block it;
 - it is the subreaper of everything below it, so no descendant escapes, not even by a new session;
 - SIGTERM is passed on to the worker's process group; after the grace period all descendants are killed;
+- an attempt that reaches a limit, of memory or of time, is stopped in the same way, after a warning at 80 %;
 - if it is itself killed, the worker dies with it (PDEATHSIG);
 - `exit.json` appears, whole and last, when nothing of the attempt is left.
 """
@@ -22,7 +23,8 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+SIGNALS = {signal.SIGCHLD, *STOP_SIGNALS}
 # Time that leftovers of a worker which has ended get between SIGTERM and SIGKILL.
 LEFTOVER_GRACE_S = 0.5
 WORKER_NICE = 10
@@ -36,6 +38,13 @@ LOG_TAIL_BYTES = 1024 * 1024
 LOG_SLACK_BYTES = 32 * 1024 * 1024
 _FALLOC_KEEP_SIZE_AND_PUNCH_HOLE = 0x01 | 0x02
 _PAGE = 65536
+# Part of a limit at which there is a warning, how often memory is looked at, and the part of the time that looking at
+# all processes of a crowded machine may take.
+WARN_AT = 0.8
+LOOK_EVERY_S = 1.0
+LOOK_SHARE = 0.02
+_MEMORY_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MINUTE_S = 60
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -65,19 +74,110 @@ def boot() -> str:
         return ""
 
 
-def descendants(root: int) -> list[int]:
-    """All processes below one, read from /proc."""
+def descendants(root: int) -> dict[int, int]:
+    """All processes below one and the bytes that each has in memory, read from /proc."""
     children: dict[int, list[int]] = {}
+    resident = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
-                children.setdefault(int(file.read().rsplit(b")", 1)[1].split()[1]), []).append(int(name))
-    found, queue = [], [root]
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rsplit(b")", 1)[1].split()
+                resident[int(name)] = int(fields[21]) * _MEMORY_PAGE
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found: dict[int, int] = {}
+    queue = [root]
     while queue:
         below = children.get(queue.pop(), [])
-        found += below
+        found.update((pid, resident[pid]) for pid in below)
         queue += below
     return found
+
+
+def fair_share(pid: int, resident: int) -> int:
+    """The bytes of a process, of shared pages only its share; where the system does not say, all that is resident."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    except OSError:
+        pass
+    return resident
+
+
+def clock(seconds: float) -> str:
+    """Write a length of time as `01:00:00`, or as `2.5 s` if it is short."""
+    if seconds < _MINUTE_S:
+        return f"{round(seconds, 1):g} s"
+    return f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
+
+
+class Limits:
+    """What an attempt may use: warns when it comes close to a limit, and says when it has reached one."""
+
+    def __init__(self, memory_mb: float | None, wall_s: float | None, started: float) -> None:
+        self.memory_mb = memory_mb
+        self.wall_s = wall_s
+        self.started = started
+        self.warnings: dict[str, str] = {}
+        self.look_at = self.next_look(started, 0.0)
+
+    def next_look(self, now: float, took: float) -> float:
+        """When to look again: at the next moment that matters, if only time is limited."""
+        moments = [float("inf")]
+        if self.wall_s is not None:
+            moments += [at for part in (WARN_AT, 1) if (at := self.started + part * self.wall_s) > now]
+        if self.memory_mb is not None:
+            moments.append(now + max(LOOK_EVERY_S, took / LOOK_SHARE))
+        return min(moments)
+
+    def look(self, now: float) -> tuple[str, str] | None:
+        """Return the limit that has been reached, with the reason in words."""
+        reached = self.look_at_time(now) or self.look_at_memory()
+        self.look_at = self.next_look(now, time.monotonic() - now)
+        return reached
+
+    def look_at_time(self, now: float) -> tuple[str, str] | None:
+        """Compare the time since the start with its limit."""
+        if self.wall_s is None:
+            return None
+        used = now - self.started
+        if used >= self.wall_s:
+            return "wall", f"wall-clock limit of {clock(self.wall_s)} reached"
+        self.warn("wall", used / self.wall_s, f"time {clock(used)} of {clock(self.wall_s)}")
+        return None
+
+    def look_at_memory(self) -> tuple[str, str] | None:
+        """Compare the memory of all descendants with its limit."""
+        if self.memory_mb is None:
+            return None
+        family = descendants(os.getpid())
+        used = sum(family.values()) / 2**20
+        if used >= WARN_AT * self.memory_mb:
+            # Pages that processes share were counted for each of them. To know better costs more.
+            used = sum(fair_share(pid, resident) for pid, resident in family.items()) / 2**20
+        amount = f"{used:.0f} of {self.memory_mb:g} MB"
+        if used >= self.memory_mb:
+            return "memory", f"memory limit: {amount} used"
+        self.warn("memory", used / self.memory_mb, f"memory {amount}")
+        return None
+
+    def warn(self, limit: str, part: float, text: str) -> None:
+        """Say once, in the log and to the supervisor, that a limit is near."""
+        if part < WARN_AT or limit in self.warnings:
+            return
+        self.warnings[limit] = f"{text} ({100 * part:.0f} %)"
+        write_to_log(f"warning: {self.warnings[limit]}")
+        with contextlib.suppress(OSError):
+            write_json("warnings.json", {"warnings": list(self.warnings.values())})
+
+
+def write_to_log(text: str) -> None:
+    """Add a line of ours to the worker's log."""
+    with contextlib.suppress(OSError), open("log.txt", "a") as file:
+        file.write(f"mosaic: {text}\n")
 
 
 def step_back() -> None:
@@ -131,6 +231,10 @@ class Host:
         self.status: int | None = None
         self.max_rss_kb = 0
         self.stopped = False
+        # The limit for which it was stopped, and the reason in words.
+        self.reached: tuple[str, str] | None = None
+        limits = order.get("limits", {})
+        self.limits = Limits(limits.get("memory_mb"), limits.get("wall_s"), time.monotonic())
         self.kill_at: float | None = None
         self.log_punched = LOG_HEAD_BYTES
         self.family: list[dict[str, Any]] = []
@@ -149,16 +253,37 @@ class Host:
                 self.kill_at = now + 0.05
             self.bound_log()
             self.note_family(now)
+            self.keep_limits(now)
             left = 1.0 if self.kill_at is None else min(1.0, max(0.01, self.kill_at - now))
+            if not self.ending:
+                left = min(left, max(0.0, self.limits.look_at - time.monotonic()))
             info = signal.sigtimedwait(SIGNALS, left)
             if info is not None and info.si_signo != signal.SIGCHLD:
                 self.stop()
 
+    @property
+    def ending(self) -> bool:
+        """Whether the worker has ended or was told to."""
+        return self.stopped or self.reached is not None or self.status is not None
+
     def stop(self) -> None:
-        """Begin the end: SIGTERM to the worker's group now, SIGKILL to all after the grace period."""
-        if self.stopped or self.status is not None:
+        """Obey whoever wants the attempt stopped."""
+        if not self.ending:
+            self.stopped = True
+            self.begin_end()
+
+    def keep_limits(self, now: float) -> None:
+        """Stop an attempt that has reached a limit, unless it is stopped already or is just being told to."""
+        if now < self.limits.look_at or self.ending:
             return
-        self.stopped = True
+        reached = self.limits.look(now)
+        if reached is not None and not signal.sigpending() & STOP_SIGNALS:
+            self.reached = reached
+            write_to_log(f"{reached[1]}: stopping the run")
+            self.begin_end()
+
+    def begin_end(self) -> None:
+        """SIGTERM to the worker's group now, SIGKILL to all after the grace period."""
         self.kill_at = time.monotonic() + self.grace_s
         try:
             os.killpg(self.worker, signal.SIGTERM)
@@ -250,11 +375,14 @@ def main(folder: str) -> int:
     host = Host(order)
     host.watch()
     status = host.status if host.status is not None else 0
+    limit, reason = host.reached or (None, "")
     record(
         {
             "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "stopped": host.stopped,
+            "limit": limit,
+            "reason": reason,
             "started_at": started_at,
             "ended_at": time.time(),
             "max_rss_mb": host.max_rss_kb / 1024,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import time
@@ -22,7 +21,6 @@ from mosaic_bus.messages import (
     HostState,
     Model,
     Position,
-    Resources,
     StoredPositions,
     StreamId,
 )
@@ -31,7 +29,7 @@ from mosaic_services.supervisor import processes
 from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
 from mosaic_services.supervisor.builder import Builder
-from mosaic_services.supervisor.folder import AttemptKey
+from mosaic_services.supervisor.folder import AttemptKey, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from mosaic_bus.client import Subscription
     from mosaic_bus.envelope import Message
     from mosaic_bus.home import Home
+    from mosaic_services.supervisor.inventory import Inventory
 
 __all__ = ["SupervisorService"]
 
@@ -58,14 +57,16 @@ _RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 class SupervisorService(Service):
     """Runs attempts on one host."""
 
-    def __init__(self, home: Home, bus_address: str | None, host: str, total: Resources) -> None:
+    def __init__(self, home: Home, bus_address: str | None, inventory: Inventory) -> None:
+        host = inventory.host
         super().__init__(topics.supervisor(host), home, bus_address)
         self.lock = home.lock("supervisor")
         self.host = host
-        self.total = total
+        self.inventory = inventory
         self.builder = Builder(home, host, self._tell_build)
         self.bridge = Bridge(host, self._publish, time.monotonic())
-        self.attempts = Attempts(home, self.builder, self.bridge, self.spawn)
+        gpus = frozenset(each.id for each in inventory.gpus)
+        self.attempts = Attempts(home, self.builder, self.bridge, gpus, self.spawn)
         self.meter = processes.UsageMeter()
         self.instance = new_id()
         self.detached = False
@@ -133,7 +134,8 @@ class SupervisorService(Service):
         key = AttemptKey(command.run, command.attempt)
         if self.status == "stopping" and key not in self.attempts.tracked:
             raise CommandRefusedError("stopping", f"the supervisor of {self.host} is about to end")
-        placed = await self.attempts.place(key, command.run_name, command.spec)
+        placement = Placement(command.run_name, command.spec, command.gpus, command.resume)
+        placed = await self.attempts.place(key, placement)
         return Ack(note="" if placed else "already here")
 
     async def _on_stop(self, command: Stop) -> Ack:
@@ -225,7 +227,9 @@ class SupervisorService(Service):
             host=self.host,
             instance=self.instance,
             draining=self.status == "stopping",
-            total=self.total,
+            total=self.inventory.total,
+            gpus=list(self.inventory.gpus),
+            tags=list(self.inventory.tags),
             environments=self.builder.statuses(),
             attempts=self.attempts.reports(),
             cpu_percent=psutil.cpu_percent(),
@@ -242,9 +246,3 @@ async def _wait(event: asyncio.Event, seconds: float, at_least: float) -> None:
     except TimeoutError:
         pass
     event.clear()
-
-
-def default_total() -> Resources:
-    """What this machine has, less nothing: the scheduler places no more than that."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Resources(cpus=float(cpus), memory_mb=int(psutil.virtual_memory().total / 2**20))

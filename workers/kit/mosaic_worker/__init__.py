@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mosaic_worker.cli import run_worker
     from mosaic_worker.config import WorkerConfig, load_config
-    from mosaic_worker.context import RunContext
+    from mosaic_worker.context import Resume, RunContext
     from mosaic_worker.emitter import Emitter
     from mosaic_worker.errors import ConfigError, InfrastructureError, RunCancelled, WorkerError
     from mosaic_worker.interactive import InteractiveWorker, StepResult
@@ -26,6 +26,7 @@ __all__ = [
     "InfrastructureError",
     "InteractiveWorker",
     "Manifest",
+    "Resume",
     "RunCancelled",
     "RunContext",
     "StepResult",
@@ -47,6 +48,7 @@ _HOME = {
     "InfrastructureError": "errors",
     "InteractiveWorker": "interactive",
     "Manifest": "manifest",
+    "Resume": "context",
     "RunCancelled": "errors",
     "RunContext": "context",
     "StepResult": "interactive",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import mosaic_worker
-from mosaic_worker.config import WorkerConfig, load_config
-from mosaic_worker.context import RunContext
+from mosaic_worker.config import WorkerConfig, load_config, parse_config, read_document
+from mosaic_worker.context import Resume, RunContext
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.encoding import encode
 from mosaic_worker.errors import ConfigError, RunCancelled, WorkerError
@@ -88,10 +88,23 @@ def _dry_run(metadata: WorkerMetadata, path: Path, journal: int) -> int:
 
 
 def _context(metadata: WorkerMetadata, path: Path, emitter: Emitter, stop: Stop) -> RunContext[WorkerConfig]:
-    config = load_config(metadata.config_model, path, os.environ)
+    document = read_document(path)
+    config = parse_config(metadata.config_model, document, os.environ)
     run_dir = Path(os.environ.get(RUN_DIR) or Path.cwd()).absolute()
     run_dir.mkdir(parents=True, exist_ok=True)
-    return RunContext(metadata=metadata, config=config, emitter=emitter, stop=stop, run_dir=run_dir)
+    resume = _resume(document)
+    return RunContext(metadata=metadata, config=config, emitter=emitter, stop=stop, run_dir=run_dir, resume=resume)
+
+
+def _resume(document: Any) -> Resume | None:
+    """Find from where to go on: it stands beside `metadata`, so a flat config has none."""
+    given = document.get("resume") if "metadata" in document else None
+    if given is None:
+        return None
+    try:
+        return Resume(Path(given["path"]), given.get("step"))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f'resume: {given!r} is not allowed; give {{"path": "…", "step": 3}}') from error
 
 
 def _run(metadata: WorkerMetadata, run: Run, path: Path, journal: int, *, raise_in_main: bool) -> int:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["WorkerConfig", "load_config", "near", "parse_config"]
+__all__ = ["WorkerConfig", "load_config", "near", "parse_config", "read_document"]
 
 RUN_ID = "MOSAIC_RUN_ID"
 _SHOWN = 60
@@ -35,15 +35,19 @@ class WorkerConfig(BaseModel):
 
 def load_config(model: type[Config], path: str | os.PathLike[str], environ: Mapping[str, str]) -> Config:
     """Read, unwrap and validate a config file; raise ConfigError with one line per problem."""
+    return parse_config(model, read_document(path), environ)
+
+
+def read_document(path: str | os.PathLike[str]) -> Any:
+    """Read a config file as it is; raise ConfigError if that is not JSON."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {os.fspath(path)!r} cannot be read: {error}") from error
     try:
-        document = json.loads(text)
+        return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"config file {os.fspath(path)!r} is not JSON: {error}") from error
-    return parse_config(model, document, environ)
 
 
 def parse_config(model: type[Config], document: Any, environ: Mapping[str, str]) -> Config:

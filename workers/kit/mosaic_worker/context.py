@@ -9,9 +9,17 @@ from mosaic_worker.emitter import Emitter
 from mosaic_worker.metadata import WorkerMetadata
 from mosaic_worker.stop import Stop
 
-__all__ = ["RunContext"]
+__all__ = ["Resume", "RunContext"]
 
 Config = TypeVar("Config", bound=WorkerConfig)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The checkpoint of an earlier attempt from which this one is to go on."""
+
+    path: Path
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -23,3 +31,4 @@ class RunContext(Generic[Config]):
     emitter: Emitter
     stop: Stop
     run_dir: Path
+    resume: Resume | None = None

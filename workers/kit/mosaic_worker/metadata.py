@@ -29,6 +29,9 @@ class WorkerCapabilities(BaseModel):
     supports_population: bool = False
     supports_checkpointing: bool = False
     supports_pause_resume: bool = False
+    supports_resume: bool = Field(
+        default=False, description="A new attempt can go on from a checkpoint of an earlier one (`context.resume`)"
+    )
     interactive_commands: tuple[str, ...] = Field(
         default=(), description="Commands of interactive mode beside ping and stop; none: no interactive mode"
     )

@@ -40,6 +40,8 @@ def run(context):
         raise RuntimeError("the sky fell")
     if config.mode == "disk":
         raise InfrastructureError("the disk is on fire")
+    if config.mode == "resume" and context.resume is not None:
+        emitter.checkpoint_loaded(context.resume.path, step=context.resume.step)
     if config.mode == "exit":
         sys.exit(0)
     if config.mode == "prints":

@@ -53,6 +53,35 @@ def test_a_library_that_calls_sys_exit_has_failed(tiny):
     assert tiny.events()[-1]["error"] == "the library ended the process with sys.exit(0)"
 
 
+def nested(tiny, **top):
+    path = tiny.folder / "worker.json"
+    config = {"episodes": 1, "mode": "resume"}
+    path.write_text(json.dumps({"run_id": "r1", "metadata": {"worker": {"config": config}}, **top}))
+    return path
+
+
+@pytest.mark.parametrize("step", [{"step": 7}, {}, {"step": None}])
+def test_a_run_is_told_from_which_checkpoint_to_go_on(tiny, step):
+    assert tiny.run("--config", nested(tiny, resume={"path": "/data/7.pt", **step})) == 0
+    (loaded,) = [event for event in tiny.events() if event["event"] == "checkpoint_loaded"]
+    assert (loaded["path"], loaded.get("step")) == ("/data/7.pt", step.get("step"))
+
+
+@pytest.mark.parametrize("top", [{}, {"resume": None}])
+def test_a_first_attempt_has_nothing_to_go_on_from(tiny, top):
+    assert tiny.run("--config", nested(tiny, **top)) == 0
+    assert names(tiny) == ["run_started", "episode", "run_completed"]
+
+
+@pytest.mark.parametrize("given", ["/data/7.pt", 7, {}, {"path": None}, []])
+def test_a_checkpoint_that_is_none_is_refused(tiny, given):
+    assert tiny.run("--config", nested(tiny, resume=given)) == 2
+    (event,) = tiny.events()
+    assert (event["event"], event["category"]) == ("run_failed", "configuration")
+    assert "resume" in event["error"]
+    assert repr(given) in event["error"]
+
+
 def test_a_second_terminal_event_is_a_mistake_that_does_not_reach_the_journal(tiny):
     assert tiny.run("--config", tiny.config(mode="end-twice")) == 1
     assert names(tiny) == ["run_started", "run_completed"]

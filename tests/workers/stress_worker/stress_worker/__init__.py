@@ -19,6 +19,8 @@ def get_worker_metadata() -> WorkerMetadata:
             env_families=(),
             action_spaces=(),
             observation_spaces=(),
+            supports_checkpointing=True,
+            supports_resume=True,
             estimated_memory_mb=64,
         ),
         example_config={"events": 100},

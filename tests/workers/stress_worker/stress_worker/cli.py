@@ -1,11 +1,13 @@
 """Everything the stress worker does."""
 
 import base64
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -17,14 +19,18 @@ from stress_worker import get_worker_metadata
 
 
 class StressConfig(WorkerConfig):
-    """What to do, in this order: raw lines, log lines, grandchildren, events, then end as asked."""
+    """What to do, in this order: raw lines, log lines, memory, grandchildren, events, then end as asked."""
 
     raw: list[str] = Field(default_factory=list, description="base64 of bytes to write to stdout as they are")
     long_line: int = Field(default=0, ge=0, description="bytes of one long line to write to stdout")
     log_lines: int = Field(default=0, ge=0, description="lines to write to stderr")
+    allocate_mb: int = Field(default=0, ge=0, description="memory to fill and keep, in MiB")
     grandchildren: int = Field(default=0, ge=0, description="processes to start in new sessions that ignore SIGTERM")
     events: int = Field(default=0, ge=0, description="step events to emit")
     rate: float | None = Field(default=None, gt=0, description="events per second; flat out if not given")
+    checkpoint_every: int = Field(default=0, ge=0, description="steps between two checkpoints; 0: none are saved")
+    fail_at_step: int | None = Field(default=None, ge=0, description="crash here, unless it goes on from a checkpoint")
+    exit_code: int | None = Field(default=None, ge=0, le=255, description="crash or end with this code, without a word")
     end: Literal["complete", "hang", "crash", "silent", "abort", "segfault"] = "complete"
     ignore_sigterm: bool = False
 
@@ -43,10 +49,13 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
         os.write(emitter.fd, b'{"blob":"' + b"x" * (config.long_line - 12) + b'"}\n')
     for number in range(config.log_lines):
         sys.stderr.write(f"log line {number} of a worker that writes a great deal to its standard error stream\n")
+    held = bytearray(b"x") * (config.allocate_mb * 2**20)
     for _ in range(config.grandchildren):
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
         subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     emit_steps(context)
+    if config.exit_code is not None:
+        os._exit(config.exit_code)
     if config.end == "hang":
         while not context.stop.requested:
             time.sleep(0.02)
@@ -59,7 +68,7 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
         os._exit(1)
     elif config.end == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
-    return {"events": config.events}
+    return {"events": config.events, "held_mb": len(held) // 2**20}
 
 
 def emit_steps(context: RunContext[StressConfig]) -> None:
@@ -68,13 +77,37 @@ def emit_steps(context: RunContext[StressConfig]) -> None:
     info = {"x": 0.0123456789, "note": "of the usual size"}
     started = time.monotonic()
     look_up_every = 10 if config.rate else 200
-    for number in range(config.events):
+    first = first_step(context)
+    for number in range(first, config.events):
+        if number == config.fail_at_step and context.resume is None:
+            if config.exit_code is not None:
+                os._exit(config.exit_code)
+            raise RuntimeError(f"loss is NaN at step {number}")
         step(number, episode=number // 200, reward=1.0, terminated=False, truncated=False, action=number & 1, info=info)
+        if config.checkpoint_every and (number + 1) % config.checkpoint_every == 0:
+            save_checkpoint(context, number + 1)
         if number % look_up_every == 0:
             if context.stop.requested:
                 context.stop.check()
-            if config.rate and (ahead := started + number / config.rate - time.monotonic()) > 0:
+            if config.rate and (ahead := started + (number - first) / config.rate - time.monotonic()) > 0:
                 time.sleep(ahead)
+
+
+def first_step(context: RunContext[StressConfig]) -> int:
+    """The step to begin with: 0, or the one after the checkpoint."""
+    if context.resume is None:
+        return 0
+    found = int(json.loads(context.resume.path.read_text())["step"])
+    context.emitter.checkpoint_loaded(context.resume.path, step=found)
+    return found
+
+
+def save_checkpoint(context: RunContext[StressConfig], step: int) -> None:
+    """Save that the next step is `step`, and say so."""
+    path = Path("checkpoints") / f"{step}.json"
+    (context.run_dir / "checkpoints").mkdir(exist_ok=True)
+    (context.run_dir / path).write_text(json.dumps({"step": step}))
+    context.emitter.checkpoint_saved(path, step=step)
 
 
 def main() -> int:

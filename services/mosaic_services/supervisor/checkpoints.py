@@ -1,0 +1,77 @@
+"""Finds the last checkpoint that a journal speaks of, from its end, however long it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from mosaic_bus.messages import Checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["last_checkpoint"]
+
+_EVENT = b"checkpoint_saved"
+# Who saves no checkpoint for so long is better started from the beginning than waited for.
+_SEARCHED_BYTES = 256 * 1024 * 1024
+_BLOCK_BYTES = 1024 * 1024
+# An event is short: of a line that goes on for longer, only the beginning is looked at, and that is no JSON.
+_LONGEST_LINE = 1024 * 1024
+
+
+def last_checkpoint(
+    journal: Path, folder: Path, searched_bytes: int = _SEARCHED_BYTES, block_bytes: int = _BLOCK_BYTES
+) -> Checkpoint | None:
+    """Return the newest checkpoint that was saved and still exists; its path is relative to the attempt's folder."""
+    for line in _lines_backwards(journal, searched_bytes, block_bytes):
+        found = _parse(line)
+        if found is not None:
+            path = str(folder / found.path)
+            if os.path.exists(path):  # noqa: PTH110 - a path that cannot be looked at, or is none, is not there
+                return Checkpoint(path=path, step=found.step)
+    return None
+
+
+def _lines_backwards(journal: Path, searched_bytes: int, block_bytes: int) -> Iterator[bytes]:
+    """Yield the lines that may be about a checkpoint, last one first."""
+    try:
+        file = journal.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        end = file.seek(0, os.SEEK_END)
+        floor = max(0, end - searched_bytes)
+        rest = b""
+        while end > floor:
+            start = max(floor, end - block_bytes)
+            file.seek(start)
+            block = file.read(end - start) + rest
+            # The first line of a block begins in the one before, which is read next.
+            first = 0 if start == 0 else block.find(b"\n") + 1 or len(block)
+            rest = block[: min(first, _LONGEST_LINE)]
+            yield from _candidates(block[first:])
+            end = start
+
+
+def _candidates(block: bytes) -> Iterator[bytes]:
+    at = len(block)
+    while (at := block.rfind(_EVENT, 0, at)) >= 0:
+        begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+        yield block[begin : end if end >= 0 else len(block)]
+        at = begin
+
+
+def _parse(line: bytes) -> Checkpoint | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or event.get("event") != _EVENT.decode():
+        return None
+    path, step = event.get("path"), event.get("step")
+    if not isinstance(path, str) or not path:
+        return None
+    return Checkpoint(path=path, step=step if isinstance(step, int) and not isinstance(step, bool) else None)
