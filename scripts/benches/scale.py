@@ -41,7 +41,7 @@ from mosaic_bus.messages import AttemptPhase, Resources, RunSpec, RunStateName  
 from mosaic_services.environments import build, read_recipe  # noqa: E402 - as above
 from mosaic_services.scheduler.model import Attempt, Run  # noqa: E402 - as above
 from mosaic_services.scheduler.store import Store, Unsaved  # noqa: E402 - as above
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey  # noqa: E402 - as above
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement  # noqa: E402 - as above
 from mosaic_services.supervisor.run_host import boot, start_time, write_json  # noqa: E402 - as above
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def prepare(home: Home, streams: int, writer: int) -> list[str]:
     for number in range(streams):
         run = str(ULID())
         folder = AttemptFolder(home, AttemptKey(run, 1))
-        folder.place(f"scale-{number}", spec)
+        folder.place(Placement(f"scale-{number}", spec))
         write_json(str(folder.path / "host.json"), host)
         started = json.dumps({"event": "run_started", "run_id": run, "worker": "stress", "ts": time.time()})
         folder.journal.write_text(started + "\n")

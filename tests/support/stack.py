@@ -21,6 +21,8 @@ from mosaic_bus.messages import RunSpec, RunState, RunSummary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mosaic_bus.commands import RunDetail
+
 ROOT = Path(__file__).parents[2]
 STRESS = ROOT / "tests" / "workers" / "stress_worker"
 SERVICES = ("broker", "scheduler", "telemetry", "supervisor")
@@ -118,9 +120,13 @@ class Stack:
         spec = {"worker": "stress", "resources": {"cpus": 0.5, "memory_mb": 128}, **spec}
         return self.bus.request("scheduler", Submit(spec=RunSpec.model_validate(spec)), timeout=20).run
 
+    def show(self, run: str) -> RunDetail:
+        """All that the scheduler knows of a run."""
+        return self.bus.request("scheduler", Show(run=run), timeout=20)
+
     def state(self, run: str) -> RunState:
-        """What the scheduler says of a run."""
-        return self.bus.request("scheduler", Show(run=run), timeout=20).run
+        """How a run is."""
+        return self.show(run).run
 
     def cancel(self, run: str) -> None:
         """Cancel a run."""
