@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from stack import Stack, wait_until
 
@@ -33,8 +34,7 @@ def attempts_of(stack: Stack, run: str) -> list[dict]:
 def worker_pid(stack: Stack, run: str) -> int:
     """The process of a run's first attempt."""
     pid = json.loads((stack.home.runs / run / "1" / "host.json").read_bytes())["pid"]
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    return int(wait_until("the worker is there", lambda: children.read_text().split())[0])
+    return wait_until("the worker is there", lambda: psutil.Process(pid).children())[0].pid
 
 
 def worker_environ(stack: Stack, run: str) -> dict[str, str]:
