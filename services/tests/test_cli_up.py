@@ -138,7 +138,7 @@ def test_up_answers_and_ctrl_c_leaves_nothing(place):
     assert set(place.processes()) == SERVICES
     status = json.loads(place.mosaic("status", "--json").stdout)
     assert {each["answer"] for each in status["services"]} == {"up"}
-    assert status["hosts"][0]["total"] == {"cpus": 3.0, "memory_mb": 2048}
+    assert status["hosts"][0]["total"] == {"cpus": 3.0, "memory_mb": 2048, "gpus": 0.0}
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 0
     assert "nothing runs any more" in place.output()
@@ -329,6 +329,33 @@ def test_down_stops_the_runs_and_keep_runs_leaves_them_for_the_next_up(place):
 
 
 STUBBORN = ("end=hang", "ignore_sigterm=true", "grandchildren=2")
+
+
+@pytest.mark.slow
+def test_host_stays_what_its_file_said_when_the_file_is_gone_and_the_supervisor_killed(place):
+    described = place.path.parent / "stack.yaml"
+    described.write_text("{host: big, cpus: 3, gpus: [{id: 1, name: T4, memory_mb: 16384}, {id: 2}], tags: [fast]}")
+    done = place.mosaic("up", "--detach", "--config", str(described), "--cpus", "2", "--tag", "slow", "--tag", "old")
+    assert done.returncode == 0, done.stderr
+    for words in ("big  (2 CPUs", "1: T4 (16.0 GB); 2", "slow, old"):
+        assert words in done.stdout
+    described.unlink()
+
+    def host() -> dict:
+        return json.loads(place.mosaic("status", "--json").stdout)["hosts"][0]
+
+    first = host()["instance"]
+    place.processes()["supervisor"].kill()
+    wait_until("another supervisor has reported", lambda: host()["instance"] != first)
+    found = host()
+    assert (found["total"]["cpus"], found["total"]["gpus"]) == (2.0, 2.0)
+    assert [each["id"] for each in found["gpus"]] == ["1", "2"]
+    assert found["tags"] == ["host:big", "gpu", "slow", "old"]
+    status = place.mosaic("status").stdout
+    for words in ("0 of 2 GPUs", "GPUs  1: T4 (16.0 GB); 2", "tags  slow, old"):
+        assert words in status
+    assert place.mosaic("down").returncode == 0
+    place.assert_nothing_left()
 
 
 @pytest.mark.slow

@@ -534,6 +534,9 @@ def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_i
         spec = RunSpec(worker="stress", config={"events": 50, "end": "hang"})
         placement = Placement("late", spec, {"2": 1.0}, Checkpoint(path=str(saved), step=20))
         AttemptFolder(host.home, late).place(placement)
+        # And one whose GPU has gone since.
+        robbed = AttemptKey(str(ULID()), 1)
+        AttemptFolder(host.home, robbed).place(Placement("robbed", spec, {"9": 1.0}))
         host.store.hosts.clear()
         host.start("supervisor")
         host.wait_running(late.run)
@@ -542,6 +545,9 @@ def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_i
         assert host.worker(late.run).environ()["CUDA_VISIBLE_DEVICES"] == "2"
         wait_until("all its steps", lambda: host.steps(late.run) == list(range(20, 50)))
         assert AttemptFolder(host.home, late).placed() == placement
+        report = host.wait_ended(robbed.run)
+        assert (report.exit.category, report.exit.phase) == ("infrastructure", "preparing")
+        assert report.exit.reason == "GPU 9 is not on this host, which has 0, 1, 2, 3"
     finally:
         host.close()
 
