@@ -101,6 +101,11 @@ class Home:
         return self.path / "runs"
 
     @property
+    def sweeps(self) -> Path:
+        """One folder per sweep that has a driver, with its study: `sweeps/<group>/study.db`."""
+        return self.path / "sweeps"
+
+    @property
     def logs(self) -> Path:
         """What the services print: `logs/<service>.log`."""
         return self.path / "logs"

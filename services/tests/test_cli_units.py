@@ -19,18 +19,18 @@ from mosaic_bus.commands import RunDetail, Summaries, SummariesResult
 from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
 from mosaic_services.cli import remains
 from mosaic_services.cli.description import type_of
-from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.feed import View
-from mosaic_services.cli.figures import eta_s, fraction, loss
+from mosaic_services.cli.figures import eta_s, loss
 from mosaic_services.cli.keys import split
 from mosaic_services.cli.locks import holder, holders
 from mosaic_services.cli.output import ago, duration, number, plain, size
 from mosaic_services.cli.plot import bar, braille, sparkline, thin
 from mosaic_services.cli.restarts import Backoff
-from mosaic_services.cli.specs import make_spec, parse_override, read_file, split_words
 from mosaic_services.cli.tables import scalar_rows
 from mosaic_services.cli.wait import Watched, _poll
 from mosaic_services.cli.watch import Endings
+from mosaic_services.progress import fraction
+from mosaic_services.specs import SpecError, make_spec, parse_word, read_file, split_words
 
 
 def mosaic(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -117,13 +117,13 @@ def test_what_is_left_of_runs_is_found_told_and_killed(tmp_path):
     ],
 )
 def test_overrides(word, keys, value):
-    assert parse_override(word) == (keys, value)
+    assert parse_word(word) == (keys, value)
 
 
 @pytest.mark.parametrize("word", ["=3", "a..b=3", ".a=1", "x=[1"])
 def test_bad_overrides_are_refused(word):
-    with pytest.raises(InputError):
-        parse_override(word)
+    with pytest.raises(SpecError):
+        parse_word(word)
 
 
 def test_overrides_go_into_a_copy_of_the_file():
@@ -146,7 +146,7 @@ def test_overrides_go_into_a_copy_of_the_file():
     ],
 )
 def test_what_is_unknown_is_refused_with_near_names(document, said, hint):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(SpecError) as caught:
         make_spec(document, [], "here")
     assert said in caught.value.message
     assert hint in caught.value.hint
@@ -163,9 +163,9 @@ def test_files(tmp_path):
     (tmp_path / "empty.yaml").write_text("")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     for name, said in (("bad.yaml", "bad.yaml:2:1"), ("empty.yaml", "empty"), ("binary.yaml", "binary.yaml")):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(SpecError, match=said):
             read_file(tmp_path / name)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(SpecError) as caught:
         read_file(tmp_path / "god.yaml")
     assert "good.yaml" in caught.value.hint
 

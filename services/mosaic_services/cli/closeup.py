@@ -8,10 +8,11 @@ from rich.console import Group
 from rich.text import Text
 
 from mosaic_bus.messages import RunStateName
-from mosaic_services.cli.figures import eta_s, fraction
+from mosaic_services.cli.figures import eta_s
 from mosaic_services.cli.output import STATE_STYLES, ago, duration, number, plain, short, size
 from mosaic_services.cli.panel import header
 from mosaic_services.cli.plot import bar, braille
+from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,22 +1,15 @@
-"""Figures made from a run's summary: how far it is, how long it will take, what its loss is."""
+"""Figures made from a run's summary: how long it will take, what its loss is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mosaic_services.progress import fraction
+
 if TYPE_CHECKING:
     from mosaic_bus.messages import RunState, RunSummary
 
-__all__ = ["eta_s", "fraction", "loss"]
-
-
-def fraction(summary: RunSummary) -> float | None:
-    """How much of the run is done, 0 to 1, by steps or else by episodes; None if its length is unknown."""
-    if summary.total_steps:
-        return min(1.0, summary.step / summary.total_steps)
-    if summary.total_episodes:
-        return min(1.0, summary.episodes / summary.total_episodes)
-    return None
+__all__ = ["eta_s", "loss"]
 
 
 def eta_s(state: RunState, summary: RunSummary, now: float) -> float | None:

@@ -141,6 +141,11 @@ def _explain(error: Exception, arguments: list[str]) -> int:
             return 0
         name = next((each for each in arguments if each in COMMANDS), "")
         return _complain(_lower(message), f"see: mosaic {name} --help".replace("  ", " "), USAGE)
+    if "mosaic_services.specs" in sys.modules:
+        from mosaic_services.specs import SpecError  # noqa: PLC0415 - start-up time
+
+        if isinstance(error, SpecError):
+            return _complain(error.message, error.hint, USAGE, error.detail)
     if "mosaic_bus.errors" in sys.modules:
         from mosaic_bus.errors import (  # noqa: PLC0415 - start-up time
             BusError,

@@ -8,9 +8,10 @@ from rich.console import Group
 from rich.text import Text
 
 from mosaic_bus.messages import AttemptPhase, RunStateName
-from mosaic_services.cli.figures import eta_s, fraction, loss
+from mosaic_services.cli.figures import eta_s, loss
 from mosaic_services.cli.output import STATE_STYLES, duration, number, plain, short, size
 from mosaic_services.cli.plot import bar, sparkline
+from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
     from mosaic_bus.messages import RunState, RunSummary

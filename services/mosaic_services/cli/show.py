@@ -9,7 +9,6 @@ import yaml
 
 from mosaic_bus.commands import RunDetail, Show, StreamCounters, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
-from mosaic_services.cli.figures import fraction
 from mosaic_services.cli.output import (
     ago,
     clock,
@@ -24,6 +23,7 @@ from mosaic_services.cli.output import (
     table,
 )
 from mosaic_services.cli.settings import current
+from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
     from rich.table import Table

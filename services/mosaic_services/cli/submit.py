@@ -11,7 +11,7 @@ from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.output import print_json, say, short
 from mosaic_services.cli.settings import current
-from mosaic_services.cli.specs import make_spec, read_file, split_words
+from mosaic_services.specs import make_spec, read_file, split_words
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus

@@ -14,8 +14,8 @@ from mosaic_bus.commands import Logs, Show, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import RunState, RunStateName, RunSummary
 from mosaic_services.cli.errors import FAILED, STOPPED
-from mosaic_services.cli.figures import fraction
 from mosaic_services.cli.output import console, duration, number, print_json, say, short, state_text
+from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

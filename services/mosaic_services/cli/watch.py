@@ -20,12 +20,12 @@ from mosaic_bus.errors import BusError
 from mosaic_services.cli.closeup import closeup
 from mosaic_services.cli.errors import InputError, NoStackError
 from mosaic_services.cli.feed import Feed, View
-from mosaic_services.cli.figures import fraction
 from mosaic_services.cli.keys import Keys
 from mosaic_services.cli.output import console, number, print_json, short
 from mosaic_services.cli.panel import table
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.wait import Watched
+from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

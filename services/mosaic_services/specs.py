@@ -1,0 +1,163 @@
+"""Turns files and KEY=VALUE words into run specs; refuses what it does not know, with near names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from mosaic_bus.messages import Limits, Resources, Retries, RunSpec
+from mosaic_bus.service import explain
+
+__all__ = ["FIELDS", "SpecError", "check_path", "make_spec", "parse_word", "path_of", "put", "read_file", "split_words"]
+
+FIELDS = tuple(RunSpec.model_fields)
+# Fields that have fields of their own, all of them known here; what is in `config` only the worker knows.
+_PARTS = {
+    name: tuple(model.model_fields)
+    for name, model in (("resources", Resources), ("limits", Limits), ("retries", Retries))
+}
+_LISTS = ("after", "requires")
+
+
+class SpecError(Exception):
+    """A file, a word or a value that is no run; `hint` says what to do, `detail` is for those who ask for more."""
+
+    def __init__(self, message: str, hint: str = "", *, detail: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.detail = detail
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which `1e-3` is a number: YAML 1.1 takes it for text, and everybody writes learning rates so."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def split_words(words: list[str]) -> tuple[list[Path], list[str]]:
+    """Tell files from KEY=VALUE words."""
+    files, overrides = [], []
+    for word in words:
+        if "=" in word and not Path(word).exists():
+            overrides.append(word)
+        else:
+            files.append(Path(word))
+    return files, overrides
+
+
+def read_file(path: Path, what: str = "run") -> dict[str, Any]:
+    """Read a run, or another map of fields, from a YAML or JSON file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = _near_files(path)
+        raise SpecError(f"{path}: no such file", f"did you mean {near}?" if near else "") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        document = yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise SpecError(f"{path}{where}: {getattr(error, 'problem', None) or 'not YAML'}", detail=str(error)) from error
+    if not isinstance(document, dict):
+        raise SpecError(
+            f"{path}: a {what} is a map of fields, this is {_kind(document)}", "start with: worker: baseline"
+        )
+    return {str(key): value for key, value in document.items()}
+
+
+def _near_files(path: Path) -> str:
+    folder = path.parent
+    names = [each.name for each in folder.iterdir() if each.is_file()] if folder.is_dir() else []
+    return ", ".join(str(folder / name) for name in difflib.get_close_matches(path.name, names))
+
+
+def _kind(document: object) -> str:
+    return "empty" if document is None else f"a {type(document).__name__}"
+
+
+def path_of(key: str, fields: tuple[str, ...] = FIELDS) -> list[str]:
+    """Say where a key belongs: `config.seed` as it is, and a bare key that is no field means `config.KEY`."""
+    keys = key.strip().split(".")
+    if not all(keys):
+        raise SpecError(f"{key!r} is not a key", "for example: config.seed")
+    return keys if keys[0] in fields else ["config", *keys]
+
+
+def parse_word(word: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[str], Any]:
+    """Read `config.seed=3` as (["config", "seed"], 3)."""
+    key, _, text = word.partition("=")
+    try:
+        keys = path_of(key, fields)
+    except SpecError:
+        raise SpecError(f"{word!r} is not KEY=VALUE", "for example: config.seed=3") from None
+    try:
+        value = yaml.load(text, _Loader) if text else ""  # noqa: S506 - it is a safe loader
+    except yaml.YAMLError as error:
+        raise SpecError(
+            f"{key}: {text!r} is not a YAML value", "quote it: KEY='\"text\"'", detail=str(error)
+        ) from error
+    return keys, value
+
+
+def make_spec(document: dict[str, Any], overrides: list[str], where: str) -> RunSpec:
+    """Put overrides onto a document and check that it is a run; `where` names it in errors."""
+    fields = dict(document)
+    for word in overrides:
+        keys, value = parse_word(word)
+        put(fields, keys, value)
+    for name in _LISTS:
+        if isinstance(fields.get(name), str):
+            fields[name] = [fields[name]]
+    for key in fields:
+        check_path([key], where)
+    for part in _PARTS:
+        if isinstance(fields.get(part), dict):
+            for key in fields[part]:
+                check_path([part, str(key)], where)
+    if "worker" not in fields:
+        raise SpecError(f"{where}: no worker is named", "add: worker: baseline   (mosaic workers list)")
+    try:
+        return RunSpec.model_validate(fields)
+    except ValidationError as error:
+        raise SpecError(f"{where}: {explain(error)}", detail=str(error)) from error
+
+
+def put(fields: dict[str, Any], keys: list[str], value: object) -> None:
+    """Set a value deep inside; the maps on the way are copied, so that those of the original stay as they are."""
+    for key in keys[:-1]:
+        inner = fields.get(key)
+        inner = dict(inner) if isinstance(inner, dict) else {}
+        fields[key] = inner
+        fields = inner
+    fields[keys[-1]] = value
+
+
+def check_path(keys: list[str], where: str) -> None:
+    """Refuse a key that no run has, with near names."""
+    key = keys[0]
+    if key not in FIELDS:
+        near = _near(key, FIELDS)
+        raise SpecError(
+            f"{where}: field {key!r} is unknown",
+            near or f"the fields are: {', '.join(FIELDS)}\nwhat the worker understands goes under config:",
+        )
+    known = _PARTS.get(key)
+    if known and len(keys) > 1 and keys[1] not in known:
+        hint = _near(keys[1], known) or f"the fields are: {', '.join(known)}"
+        raise SpecError(f"{where}: {key}: field {keys[1]!r} is unknown", hint)
+
+
+def _near(key: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(key, known, n=2)
+    return f"did you mean {' or '.join(near)}?" if near else ""
