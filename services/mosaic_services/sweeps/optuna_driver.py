@@ -53,10 +53,10 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 class Watcher(Protocol):
     """Who is told what the driver does."""
 
-    def started(self, number: int, run: str, chosen: dict[str, Any], *, again: bool) -> None:
+    def started(self, trial: int, run: str, chosen: dict[str, Any], *, again: bool) -> None:
         """Tell that a trial's run was submitted, or is followed again."""
 
-    def ended(self, number: int, run: str, outcome: Outcome, best: optuna.trial.FrozenTrial | None) -> None:
+    def ended(self, trial: int, run: str, outcome: Outcome, best: optuna.trial.FrozenTrial | None) -> None:
         """Tell how a trial ended, and which is the best so far."""
 
     def trouble(self, said: str) -> None:

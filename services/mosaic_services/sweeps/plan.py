@@ -61,6 +61,8 @@ class Plan:
     where: str
     name: str
     base: dict[str, Any]
+    # `sweep:` as it was read, overrides included.
+    sweep: dict[str, Any]
     entries: list[Chosen]
     grid: dict[str, list[Any]]
     random: dict[str, Distribution]
@@ -153,6 +155,7 @@ def read_plan(document: dict[str, Any], words: list[str], path: Path) -> Plan:
         where=where,
         name=name[:_LONGEST_NAME],
         base=fields,
+        sweep=sweep,
         entries=read.entries(),
         grid=read.grid(),
         random=read.random(),
