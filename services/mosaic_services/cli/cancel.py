@@ -8,7 +8,7 @@ import typer
 
 from mosaic_bus.commands import Cancel, Show
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_services.cli.errors import CliError
+from mosaic_services.cli.errors import CliError, InputError
 from mosaic_services.cli.output import print_json, short
 from mosaic_services.cli.settings import current
 
@@ -16,15 +16,28 @@ __all__ = ["command"]
 
 
 def command(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Any unique part of a run's id, or its name.")],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Any unique part of a run's id, or its name.", show_default=False),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="GROUP", help="All runs of this group, or any unique part of it.")
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Kept with the run.")] = "cancelled by user",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Stop runs, or take them out of the queue. All are tried, even if one is refused."""
+    if (group is None) == (not runs):
+        raise InputError("give either runs or a group", "mosaic cancel RUN   or   mosaic cancel --group GROUP")
+    if group is not None:
+        from mosaic_services.cli.sweep import cancel  # noqa: PLC0415 - start-up time
+
+        cancel(group, reason, as_json=as_json)
+        return
     cancelled: list[dict[str, Any]] = []
     refused: list[CommandRefusedError] = []
     with current.connect() as bus:
-        for each in runs:
+        for each in runs or []:
             try:
                 run = bus.request("scheduler", Show(run=each)).run
                 bus.request("scheduler", Cancel(run=run.run, reason=reason))
@@ -39,4 +52,6 @@ def command(
     if len(refused) == 1:
         raise refused[0]
     if refused:
-        raise CliError(f"{len(refused)} of {len(runs)} could not be cancelled", "\n".join(map(str, refused)), code=2)
+        raise CliError(
+            f"{len(refused)} of {len(runs or [])} could not be cancelled", "\n".join(map(str, refused)), code=2
+        )

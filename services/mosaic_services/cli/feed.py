@@ -7,16 +7,31 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mosaic_bus.commands import Logs, Runs, Series, SeriesResult, Show, Snapshot, Summaries
+from mosaic_bus.commands import (
+    Groups,
+    GroupState,
+    Hosts,
+    Logs,
+    Runs,
+    Series,
+    SeriesResult,
+    Show,
+    Snapshot,
+    SnapshotResult,
+    Summaries,
+)
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
-from mosaic_bus.messages import FINAL_STATES, HostState, RunState, RunSummary, Usage
+from mosaic_bus.messages import FINAL_STATES, HostState, RunState, RunStateName, RunSummary, Usage
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
 
 __all__ = ["Feed", "View"]
 
+_FINAL = [str(state) for state in FINAL_STATES]
+_ACTIVE = [str(state) for state in RunStateName if not state.final]
 _FINAL_SHOWN = 10
+_ACTIVE_SHOWN = 1000
 _ANSWER_S = 2.0
 
 
@@ -31,6 +46,8 @@ class View:
     events_per_s: float | None = None
     trouble: str = ""
     loaded: bool = False
+    # Only if one group is watched:
+    group: GroupState | None = None
     # Only of the run that is looked at closely:
     series: SeriesResult | None = None
     log: list[str] = field(default_factory=list)
@@ -56,11 +73,12 @@ class View:
 
 
 class Feed:
-    """Keeps `view` fresh until closed. `focus` names a run to look at closely."""
+    """Keeps `view` fresh until closed. `focus` names a run to look at closely, `group` the only one to show."""
 
-    def __init__(self, bus: Bus, focus: str | None, interval: float) -> None:
+    def __init__(self, bus: Bus, focus: str | None, interval: float, group: str | None = None) -> None:
         self.view = View()
         self.focus = focus
+        self._group = group
         self._bus = bus
         self._interval = interval
         self._counted: tuple[float, dict[str, int]] | None = None
@@ -96,13 +114,13 @@ class Feed:
 
     def _ask(self) -> View:
         focus = self.focus
-        snapshot = self._bus.request("scheduler", Snapshot(final_limit=_FINAL_SHOWN), timeout=_ANSWER_S)
+        snapshot, group = self._snapshot()
         runs = list(snapshot.runs)
         if focus and all(run.run != focus for run in runs):
             runs.append(self._bus.request("scheduler", Show(run=focus), timeout=_ANSWER_S).run)
-        final = [str(state) for state in FINAL_STATES]
-        done = self._bus.request("scheduler", Runs(states=final, limit=1), timeout=_ANSWER_S).total
-        view = replace(self.view, runs=runs, hosts=snapshot.hosts, done=done, loaded=True, trouble="")
+        counted = Runs(states=_FINAL, group=self._group or "", limit=1)
+        done = self._bus.request("scheduler", counted, timeout=_ANSWER_S).total
+        view = replace(self.view, runs=runs, hosts=snapshot.hosts, group=group, done=done, loaded=True, trouble="")
         self.view = view
         wanted = [run.run for run in runs if run.attempt]
         if wanted:
@@ -111,6 +129,18 @@ class Feed:
         if focus:
             view = self._ask_closely(view, focus)
         return view
+
+    def _snapshot(self) -> tuple[SnapshotResult, GroupState | None]:
+        """Runs and hosts as they are now; of a group, only its own runs."""
+        if self._group is None:
+            return self._bus.request("scheduler", Snapshot(final_limit=_FINAL_SHOWN), timeout=_ANSWER_S), None
+        (group,) = self._bus.request("scheduler", Groups(group=self._group), timeout=_ANSWER_S).groups
+        runs = []
+        for states, limit in ((_ACTIVE, _ACTIVE_SHOWN), (_FINAL, _FINAL_SHOWN)):
+            wanted = Runs(states=states, group=self._group, limit=limit)
+            runs += self._bus.request("scheduler", wanted, timeout=_ANSWER_S).runs
+        hosts = self._bus.request("scheduler", Hosts(), timeout=_ANSWER_S).hosts
+        return SnapshotResult(runs=runs, hosts=hosts), group
 
     def _ask_closely(self, view: View, run: str) -> View:
         try:

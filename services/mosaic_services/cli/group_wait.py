@@ -48,17 +48,18 @@ def summaries_of(bus: Bus, runs: list[str]) -> dict[str, RunSummary]:
 
 
 def wait_for_group(bus: Bus, group: str, *, quiet: bool) -> int:
-    """Wait until all runs of a group are final and stored; return the exit code."""
+    """Wait until all runs of a group are final and stored; return the exit code. A repeated run does not count."""
     if quiet:
-        _wait_final(bus, group, lambda _state: None)
+        state = _wait_final(bus, group, lambda _state: None)
     elif sys.stdout.isatty():
         with Live("", console=console(), transient=True, auto_refresh=False) as live:
-            _wait_final(bus, group, lambda state: live.update(progress(state.counts, state.total), refresh=True))
+            state = _wait_final(
+                bus, group, lambda state: live.update(progress(state.counts, state.total), refresh=True)
+            )
     else:
-        _wait_final(bus, group, _Teller().tell)
-    runs = runs_of(bus, group)
-    _wait_stored(bus, runs)
-    return exit_code([each.state for each in runs])
+        state = _wait_final(bus, group, _Teller().tell)
+    _wait_stored(bus, runs_of(bus, group))
+    return exit_code([RunStateName(name) for name, count in state.counts.items() if count])
 
 
 class _Teller:
@@ -76,7 +77,7 @@ class _Teller:
             sys.stdout.flush()
 
 
-def _wait_final(bus: Bus, group: str, changed: Callable[[GroupState], None]) -> None:
+def _wait_final(bus: Bus, group: str, changed: Callable[[GroupState], None]) -> GroupState:
     last_answer = time.monotonic()
     while True:
         try:
@@ -89,7 +90,7 @@ def _wait_final(bus: Bus, group: str, changed: Callable[[GroupState], None]) -> 
         last_answer = time.monotonic()
         changed(state)
         if all(RunStateName(name).final for name, count in state.counts.items() if count):
-            return
+            return state
         time.sleep(_POLL_S)
 
 

@@ -32,13 +32,20 @@ COMMANDS = {
     "down": _Entry("Stop the stack and its runs.", _STACK),
     "status": _Entry("Show services, hosts and the queue.", _STACK),
     "stats": _Entry("Show all counters of the services.", _STACK),
+    "hosts": _Entry("Show what each host has, and who has it.", _STACK),
+    "drain": _Entry("Start nothing more on a host.", _STACK),
+    "queue": _Entry("Show what waits and why; pause and resume.", _STACK),
     "submit": _Entry("Queue a run, from a file or from the command line.", _RUNS),
+    "sweep": _Entry("Submit many runs from one file, and follow them as a group.", _RUNS),
     "watch": _Entry("Follow the runs live.", _RUNS),
     "runs": _Entry("List runs, newest first.", _RUNS),
     "show": _Entry("Show one run: its state, why, attempts, results.", _RUNS),
+    "why": _Entry("Say why a run waits, is there, was stopped, or failed.", _RUNS),
     "logs": _Entry("Print a run's log, or follow it.", _RUNS),
     "series": _Entry("Print one of a run's curves.", _RUNS),
     "cancel": _Entry("Stop runs, or take them out of the queue.", _RUNS),
+    "rerun": _Entry("Submit a run again.", _RUNS),
+    "priority": _Entry("Let waiting runs go before others, or after them.", _RUNS),
     "export": _Entry("Write a run's data to Parquet files.", _RUNS),
     "workers": _Entry("Install, describe and check workers.", _WORKERS),
 }
@@ -172,7 +179,11 @@ def _refusal_hint(code: str, details: dict[str, object]) -> str:
     near = details.get("near") or details.get("candidates") or details.get("did_you_mean")
     if isinstance(near, list) and near:
         return "did you mean " + ", ".join(map(str, near)) + "?"
-    return {"unknown_run": "see: mosaic runs", "ambiguous_run": "give more of its id"}.get(code, "")
+    return {
+        "unknown_run": "see: mosaic runs",
+        "ambiguous_run": "give more of its id",
+        "unknown_group": "see: mosaic sweep list",
+    }.get(code, "")
 
 
 def _lower(message: str) -> str:

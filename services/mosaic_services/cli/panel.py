@@ -9,6 +9,7 @@ from rich.text import Text
 
 from mosaic_bus.messages import AttemptPhase, RunStateName
 from mosaic_services.cli.figures import eta_s, loss
+from mosaic_services.cli.groups import progress
 from mosaic_services.cli.output import STATE_STYLES, duration, number, plain, short, size
 from mosaic_services.cli.plot import bar, sparkline
 from mosaic_services.progress import fraction
@@ -91,6 +92,10 @@ def table(view: View, width: int, height: int, now: float, selected: str | None 
     top = header(view, width)
     if not view.loaded:
         return Group(top, Text("asking…", style=_DIM))
+    if view.group is not None:
+        top.append(f"\n{view.group.group}  ", style="bold")
+        top.append_text(progress(view.group.counts, view.group.total))
+        height -= 1
     if not view.runs:
         return Group(top, Text("\nNo runs yet. Start one:  mosaic submit --worker baseline", style="default"))
     runs = [*view.active, *view.final]

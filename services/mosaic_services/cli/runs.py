@@ -22,26 +22,35 @@ def command(
         list[str] | None,
         typer.Option("--state", metavar="STATE", help="Only runs in this state (repeat for several), or `active`."),
     ] = None,
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="Only runs of this group, or any unique part of it.")
+    ] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List runs, newest first."""
     states = _states(state or [])
     with current.connect() as bus:
-        answer = bus.request("scheduler", Runs(states=states, limit=limit))
+        answer = bus.request("scheduler", Runs(states=states, group=group, limit=limit))
     if as_json:
         print_json({"total": answer.total, "runs": [run.model_dump(mode="json") for run in answer.runs]})
         return
     if not answer.runs:
-        which = f" in state {', '.join(state)}" if state else ""
+        which = (f" of {group}" if group else "") + (f" in state {', '.join(state)}" if state else "")
         say(f"No runs{which} yet. Start one:  ", ("mosaic submit --worker baseline", "bold"))
         return
-    rows = table("run", "name", "worker", "state", "submitted", "took", "why", right=("took",))
+    # Columns that would be the same in every line are left out.
+    with_group = not group and any(run.group for run in answer.runs)
+    with_priority = any(run.priority for run in answer.runs)
+    extra = [*(["group"] if with_group else []), *(["priority"] if with_priority else [])]
+    rows = table("run", "name", "worker", *extra, "state", "submitted", "took", "why", right=("took", "priority"))
     for run in answer.runs:
         rows.add_row(
             short(run.run),
             plain(run.name),
             run.worker,
+            *([run.group] if with_group else []),
+            *([str(run.priority)] if with_priority else []),
             state_text(run.state),
             ago(run.submitted_at),
             _took(run),
@@ -76,4 +85,7 @@ def _took(run: RunState) -> str:
 
 
 def _why(run: RunState) -> str:
-    return plain(run.detail or run.reason) if run.state is not RunStateName.SUCCEEDED else ""
+    why = plain(run.detail or run.reason) if run.state is not RunStateName.SUCCEEDED else ""
+    if run.attempt > 1 or (run.attempt and run.attempts > 1 and not run.state.final):
+        return f"attempt {run.attempt} of {run.attempts}" + (f": {why}" if why else "")
+    return why

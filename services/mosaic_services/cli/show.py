@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mosaic_bus import Bus
-    from mosaic_bus.messages import RunSummary
+    from mosaic_bus.messages import RunSpec, RunSummary
 
 __all__ = ["command"]
 
@@ -94,9 +95,19 @@ def _print_state(detail: RunDetail, folder: str) -> None:
     grid.add_row("why", f"{category}{run.reason}" + (f"\n{run.detail}" if run.detail not in run.reason else ""))
     profile = "" if run.profile == "default" else f", profile {run.profile}"
     grid.add_row("worker", f"{run.worker}{profile}")
+    if run.group:
+        grid.add_row("group", run.group)
     if run.host:
-        grid.add_row("host", f"{run.host}, attempt {run.attempt}")
-    grid.add_row("asks for", f"{spec.resources.cpus:g} CPUs, {spec.resources.memory_mb} MB")
+        of = f" of {run.attempts}" if run.attempts > 1 else ""
+        grid.add_row("host", f"{run.host}, attempt {run.attempt}{of}")
+    if run.next_attempt_at:
+        left = max(0.0, run.next_attempt_at - time.time())
+        grid.add_row("next", f"attempt {run.attempt + 1} of {run.attempts}, not before {left:.0f} s from now")
+    grid.add_row("asks for", _asks(spec))
+    if run.priority:
+        grid.add_row("priority", str(run.priority))
+    for label, text in _conditions(spec):
+        grid.add_row(label, text)
     grid.add_row("submitted", ago(run.submitted_at))
     if run.started_at:
         grid.add_row("started", ago(run.started_at))
@@ -104,6 +115,33 @@ def _print_state(detail: RunDetail, folder: str) -> None:
         grid.add_row("ended", f"{ago(run.ended_at)}, after {duration(run.ended_at - run.started_at)}")
     grid.add_row("folder", folder)
     console().print(grid)
+
+
+def _asks(spec: RunSpec) -> str:
+    """What it needs of a host."""
+    asked = [f"{spec.resources.cpus:g} CPUs", f"{spec.resources.memory_mb} MB"]
+    if spec.resources.gpus:
+        asked.append(f"{spec.resources.gpus:g} GPU")
+    return ", ".join([*asked, *(f"a host {tag}" for tag in _tags(spec))])
+
+
+def _tags(spec: RunSpec) -> list[str]:
+    return [f"without {tag[1:]}" if tag.startswith("!") else f"with {tag}" for tag in spec.requires]
+
+
+def _conditions(spec: RunSpec) -> list[tuple[str, str]]:
+    """What else was asked for, if anything was."""
+    limits = [
+        *([f"{spec.limits.memory_mb} MB"] if spec.limits.memory_mb else []),
+        *([duration(spec.limits.wall_s)] if spec.limits.wall_s else []),
+    ]
+    retries = f"up to {spec.retries.max}, on {', '.join(map(str, spec.retries.on))}"
+    return [
+        *([("after", ", ".join(spec.after))] if spec.after else []),
+        *([("limits", ", ".join(limits))] if limits else []),
+        *([("retries", retries)] if spec.retries.max else []),
+        *([("again for", spec.replaces)] if spec.replaces else []),
+    ]
 
 
 def _attempts(attempts: list[dict[str, Any]]) -> Table:

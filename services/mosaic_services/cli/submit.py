@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +33,13 @@ def command(
     worker: Annotated[str | None, typer.Option("--worker", help="Run this worker, without a file.")] = None,
     profile: Annotated[str | None, typer.Option("--profile", help="Which of the worker's environments.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Readable name of the run.")] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option("--after", metavar="RUN", help="Start when this run has succeeded (repeat for several)."),
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", min=-1000, max=1000, help="Higher goes first; 0 if not given.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Open `mosaic watch` on it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -43,7 +51,8 @@ def command(
     mosaic submit --worker baseline env_id=CartPole-v1 episodes=100 resources.cpus=0.5
     """
     files, overrides = split_words(words or [])
-    overrides += [f"{key}={value}" for key, value in (("profile", profile), ("name", name)) if value]
+    given = {"profile": profile, "name": name, "priority": priority, "after": json.dumps(after) if after else None}
+    overrides += [f"{key}={value}" for key, value in given.items() if value is not None]
     if worker is None and not files:
         raise InputError("nothing to submit", "give a file, or a worker: mosaic submit --worker baseline")
     if worker is not None and files:

@@ -247,7 +247,7 @@ def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple
     from mosaic_services.cli.group_wait import runs_of, summaries_of  # noqa: PLC0415 - start-up time
     from mosaic_services.cli.groups import Row, best_first, parameters  # noqa: PLC0415 - start-up time
 
-    runs = runs_of(bus, state.group)
+    runs = _without_replaced(bus, runs_of(bus, state.group), state.total)
     summaries = summaries_of(bus, [each.run for each in runs if each.attempt])
     driver = study.plan().driver if study else None
     metric = driver.metric if driver else "episode_return"
@@ -256,6 +256,13 @@ def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple
     values = parameters(_specs(bus, ranked, runs))
     rows = [Row(each, summaries.get(each.run), values[each.run]) for each in ranked]
     return rows, metric, max(state.total, driver.trials if driver else 0)
+
+
+def _without_replaced(bus: Bus, runs: list[RunState], total: int) -> list[RunState]:
+    """Leave out runs that were repeated: a group is as large without them, and repetitions come after all others."""
+    again = runs[total:]
+    replaced = {bus.request("scheduler", Show(run=each.run)).spec.replaces for each in again}
+    return [each for each in runs if each.run not in replaced]
 
 
 def _specs(bus: Bus, shown: list[RunState], runs: list[RunState]) -> dict[str, RunSpec]:
@@ -287,21 +294,26 @@ def cancel(
     from mosaic_services.cli.driving import find_study  # noqa: PLC0415 - start-up time
 
     with current.connect() as bus:
-        study = find_study(group)
-        if study is not None:
+        try:
+            name = bus.request("scheduler", Groups(group=group)).groups[0].group
+        except CommandRefusedError:
+            # A driver may not have submitted its first trial yet.
+            if (study := find_study(group)) is None:
+                raise
+            name = study.group
+        if (study := find_study(name)) is not None:
             study.cancel()
         try:
-            (state,) = bus.request("scheduler", Groups(group=group)).groups
-            bus.request("scheduler", CancelGroup(group=state.group, reason=reason), timeout=60.0)
+            note = bus.request("scheduler", CancelGroup(group=name, reason=reason), timeout=60.0).note
         except CommandRefusedError as error:
-            # The driver of a sweep may be between two trials, or have submitted none yet.
+            # A driver may be between two trials.
             if study is None or error.code not in {"unknown_group", "already_final"}:
                 raise
-        name = study.group if study else state.group
+            note = f"{name} starts no more trials"
     if as_json:
-        print_json({"group": name, "cancelled": True})
+        print_json({"group": name, "note": note})
     else:
-        say(f"cancelling {name}")
+        say(note)
 
 
 @_command("rerun")

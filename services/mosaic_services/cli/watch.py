@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from mosaic_bus.commands import Cancel, Show
+from mosaic_bus.commands import Cancel, Groups, Show
 from mosaic_bus.errors import BusError
 from mosaic_services.cli.closeup import closeup
 from mosaic_services.cli.errors import InputError, NoStackError
@@ -46,6 +46,9 @@ def command(
         str | None,
         typer.Argument(metavar="RUN", help="A run to look at closely: any unique part of its id, or its name."),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="GROUP", help="Only runs of this group, or any unique part of it.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     until_done: Annotated[bool, typer.Option("--until-done", help="End when no run is active.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
@@ -58,15 +61,16 @@ def command(
         raise InputError("--json is one document, and watching has no end", "add --once")
     with current.connect() as bus:
         found = bus.request("scheduler", Show(run=run)).run.run if run else None
+        whole = bus.request("scheduler", Groups(group=group)).groups[0].group if group else None
         if once:
-            _print_once(bus, found, as_json=as_json)
+            _print_once(bus, found, whole, as_json=as_json)
         else:
-            watch_runs(bus, found, until_done=until_done)
+            watch_runs(bus, found, group=whole, until_done=until_done)
 
 
-def watch_runs(bus: Bus, run: str | None, *, until_done: bool) -> None:
+def watch_runs(bus: Bus, run: str | None, *, until_done: bool, group: str | None = None) -> None:
     """Watch until the user leaves, or until nothing is active."""
-    feed = Feed(bus, run, _POLL_S)
+    feed = Feed(bus, run, _POLL_S, group)
     try:
         if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             _Screen(bus, feed, pinned=run is not None).show(until_done=until_done)
@@ -78,8 +82,8 @@ def watch_runs(bus: Bus, run: str | None, *, until_done: bool) -> None:
         feed.close()
 
 
-def _print_once(bus: Bus, run: str | None, *, as_json: bool) -> None:
-    feed = Feed(bus, run, _POLL_S)
+def _print_once(bus: Bus, run: str | None, group: str | None, *, as_json: bool) -> None:
+    feed = Feed(bus, run, _POLL_S, group)
     try:
         if not feed.fresh.wait(_FIRST_ANSWER_S) or not feed.view.loaded:
             raise NoStackError(feed.view.trouble or "the stack does not answer", "see: mosaic status")
@@ -109,6 +113,7 @@ def _document(view: View, run: str | None) -> dict[str, Any]:
         "hosts": [each.model_dump(mode="json") for each in view.hosts],
         "done": view.done,
         "trouble": view.trouble,
+        **({"group": view.group.model_dump(mode="json")} if view.group else {}),
         **({"log": view.log} if run else {}),
     }
 

@@ -1,0 +1,46 @@
+"""`mosaic why`: why a run waits, is where it is, was stopped, was tried again or failed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mosaic_bus.commands import Why, WhyResult
+from mosaic_services.cli.output import STATE_STYLES, clock, console, print_json, say, short, table
+from mosaic_services.cli.settings import current
+
+__all__ = ["command"]
+
+_DIM = "bright_black"
+
+
+def command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say why a run is as it is: what it waits for and who has it, why it runs there, why it ended or is tried again."""
+    with current.connect() as bus:
+        answer = bus.request("scheduler", Why(run=run))
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+    else:
+        _print(answer)
+
+
+def _print(answer: WhyResult) -> None:
+    say((answer.answer, STATE_STYLES.get(answer.run.state, "bold")))
+    for fact in answer.facts:
+        say("  · ", fact)
+    if answer.log:
+        say(("\nLAST LINES OF ITS LOG", _DIM), (f"  (all of it: mosaic logs {short(answer.run.run)})", _DIM))
+        for line in answer.log:
+            say("  | ", line)
+    if answer.decisions:
+        say(("\nWHAT WAS DECIDED", _DIM))
+        rows = table("at", "what", "why")
+        rows.show_header = False
+        rows.columns[2].no_wrap = False
+        for each in answer.decisions:
+            rows.add_row(clock(each.at), each.event, each.reason)
+        console().print(rows)
