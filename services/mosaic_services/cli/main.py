@@ -179,11 +179,15 @@ def _refusal_hint(code: str, details: dict[str, object]) -> str:
     near = details.get("near") or details.get("candidates") or details.get("did_you_mean")
     if isinstance(near, list) and near:
         return "did you mean " + ", ".join(map(str, near)) + "?"
-    return {
-        "unknown_run": "see: mosaic runs",
-        "ambiguous_run": "give more of its id",
-        "unknown_group": "see: mosaic sweep list",
-    }.get(code, "")
+    return _HINTS.get(code, "")
+
+
+_HINTS = {
+    "unknown_run": "see: mosaic runs",
+    "ambiguous_run": "give more of its id",
+    "unknown_group": "see: mosaic sweep list",
+    "unknown_host": "see: mosaic hosts",
+}
 
 
 def _lower(message: str) -> str:

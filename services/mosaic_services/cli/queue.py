@@ -32,7 +32,7 @@ def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def in_order(newest_first: list[RunState]) -> list[RunState]:
     """Runs in the order in which they are looked at: the highest priority first, then first come, first served."""
-    return sorted(reversed(newest_first), key=lambda run: -run.priority)
+    return sorted(newest_first[::-1], key=lambda run: -run.priority)
 
 
 @_command("show")

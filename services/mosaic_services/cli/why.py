@@ -19,7 +19,7 @@ def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say why a run is as it is: what it waits for and who has it, why it runs there, why it ended or is tried again."""
+    """Say why a run is as it is: what it waits for and who has it, why it runs there, why it ended."""
     with current.connect() as bus:
         answer = bus.request("scheduler", Why(run=run))
     if as_json:
