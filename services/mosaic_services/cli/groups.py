@@ -86,14 +86,14 @@ def run_table(rows: list[Row], metric: str) -> Table:
     paths = list({path: None for row in rows for path in row.values})
     named = labels(paths)
     title = "return" if metric == "episode_return" else metric
-    columns = ["run", "name", *(named[path] for path in paths), "state", title, "episodes", "steps", "why"]
-    made = table(*columns, right=(title, "episodes", "steps"))
+    stopped = any(_stopped(row.run) for row in rows)
+    columns = ["run", "name", *(named[path] for path in paths), "state", title, "episodes", "steps"]
+    made = table(*columns, *(["why"] if stopped else []), right=(title, "episodes", "steps"))
     made.columns[-1].no_wrap = False
     for row in rows:
         summary = row.summary
         value = metric_value(summary, metric)
         spread = summary.return_std if summary and metric == "episode_return" and value is not None else None
-        failed = row.run.state.final and row.run.state is not RunStateName.SUCCEEDED
         made.add_row(
             short(row.run.run),
             plain(row.run.name),
@@ -102,9 +102,18 @@ def run_table(rows: list[Row], metric: str) -> Table:
             number(value) + (f" ± {number(spread)}" if spread is not None else ""),
             f"{summary.episodes:,}" if summary else "",
             f"{summary.step:,}" if summary else "",
-            plain(row.run.detail or row.run.reason).replace("\n", " ") if failed else "",
+            *(
+                [plain(row.run.detail or row.run.reason).replace("\n", " ") if _stopped(row.run) else ""]
+                if stopped
+                else []
+            ),
         )
     return made
+
+
+def _stopped(run: RunState) -> bool:
+    """Whether a run ended without having done what it was to do."""
+    return run.state.final and run.state is not RunStateName.SUCCEEDED
 
 
 def _cell(value: object) -> str:

@@ -32,7 +32,9 @@ def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def in_order(newest_first: list[RunState]) -> list[RunState]:
     """Runs in the order in which they are looked at: the highest priority first, then first come, first served."""
-    return sorted(newest_first[::-1], key=lambda run: -run.priority)
+    runs = newest_first[::-1]
+    runs.sort(key=lambda run: -run.priority)
+    return runs
 
 
 @_command("show")
