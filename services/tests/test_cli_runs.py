@@ -18,55 +18,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+from mosaic_cli import MOSAIC, Cli
+from stack import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-MOSAIC = [sys.executable, "-m", "mosaic_services.cli"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def wait_until(what: str, condition: Callable[[], object], seconds: float = 60.0) -> object:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)
-    return value
-
-
-class Cli:
-    """Calls `mosaic` for one home."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.env = {**os.environ, "MOSAIC_HOME": str(home), "NO_COLOR": "1", "TERM": "dumb"}
-        self.env.pop("MOSAIC_BUS", None)
-
-    def __call__(self, *arguments: str, code: int | None = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*MOSAIC, *arguments], env=self.env, capture_output=True, text=True, timeout=timeout, check=False
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        assert code in (None, done.returncode), f"{arguments} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def json(self, *arguments: str, code: int | None = 0) -> dict:
-        return json.loads(self(*arguments, "--json", code=code).stdout)
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*MOSAIC, *arguments], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def submit(self, *words: str) -> str:
-        return self.json("submit", "--worker", "baseline", *words)["runs"][0]["run"]
-
-    def state(self, run: str) -> str:
-        return self.json("show", run)["run"]["state"]
-
-    def journal(self, run: str) -> list[str]:
-        return (self.home / "runs" / run / "1" / "journal.jsonl").read_text().splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +81,7 @@ def test_failed_run_gives_1_and_says_why(cli):
 
 def test_cancelled_run_gives_4(cli):
     waiting = cli.start("submit", "--worker", "baseline", "name=victim", "episodes=1000000", "--wait")
-    wait_until("the run to run", lambda: cli("runs", "--state", "running").stdout.count("victim"))
+    wait_until("the run to run", lambda: cli("runs", "--state", "running").stdout.count("victim"), 60)
     assert cli.json("cancel", "victim")["cancelled"][0]["name"] == "victim"
     output, errors = waiting.communicate(timeout=60)
     assert waiting.returncode == 4, output + errors
@@ -168,7 +126,7 @@ def test_logs_of_an_ended_run(cli, finished):
 
 def test_following_prints_every_line_once_although_telemetry_is_killed(cli):
     run = cli.submit("name=followed", "episodes=1500", "seed=5")
-    wait_until("a journal", (cli.home / "runs" / run / "1" / "journal.jsonl").exists)
+    wait_until("a journal", (cli.home / "runs" / run / "1" / "journal.jsonl").exists, 60)
     following = cli.start("logs", run, "--events", "--follow")
     pid = next(each["pid"] for each in cli.json("status", code=None)["services"] if each["service"] == "telemetry")
     os.kill(pid, signal.SIGKILL)

@@ -6,12 +6,15 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from mosaic_services.cli.errors import FAILED, INTERRUPTED, NO_STACK, USAGE, CliError
 from mosaic_services.cli.settings import current, with_settings
+
+if TYPE_CHECKING:
+    from mosaic_bus.errors import CommandRefusedError
 
 __all__ = ["main"]
 
@@ -168,18 +171,19 @@ def _explain(error: Exception, arguments: list[str]) -> int:
             return _complain(what, "see: mosaic status, and logs/ in the home", NO_STACK, detail)
         if isinstance(error, CommandRefusedError):
             code = FAILED if error.code == "internal" else USAGE
-            hint = "" if "did you mean" in error.message else _refusal_hint(error.code, error.details)
-            return _complain(error.message, hint, code, detail)
+            return _complain(error.message, _refusal_hint(error), code, detail)
         if isinstance(error, BusError):
             return _complain(str(error), "", USAGE, detail)
     return _complain(f"{type(error).__name__}: {error}", "this is a defect of mosaic; -v shows where", FAILED, detail)
 
 
-def _refusal_hint(code: str, details: dict[str, object]) -> str:
-    near = details.get("near") or details.get("candidates") or details.get("did_you_mean")
-    if isinstance(near, list) and near:
-        return "did you mean " + ", ".join(map(str, near)) + "?"
-    return _HINTS.get(code, "")
+def _refusal_hint(error: CommandRefusedError) -> str:
+    """Say what to do about a refusal, unless its message does."""
+    near = error.details.get("near") or error.details.get("candidates")
+    names = list(map(str, near)) if isinstance(near, list) else []
+    if "did you mean" in error.message or any(name in error.message for name in names):
+        return ""
+    return f"did you mean {', '.join(names)}?" if names else _HINTS.get(error.code, "")
 
 
 _HINTS = {

@@ -1,0 +1,48 @@
+"""The `mosaic` command as tests call it: a process of its own, for one home."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOSAIC = [sys.executable, "-m", "mosaic_services.cli"]
+
+
+class Cli:
+    """Calls `mosaic` for one home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.env = {**os.environ, "MOSAIC_HOME": str(home), "NO_COLOR": "1", "TERM": "dumb"}
+        self.env.pop("MOSAIC_BUS", None)
+
+    def __call__(self, *arguments: str, code: int | None = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*MOSAIC, *arguments], env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert code in (None, done.returncode), f"{arguments} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def json(self, *arguments: str, code: int | None = 0) -> dict:
+        return json.loads(self(*arguments, "--json", code=code).stdout)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*MOSAIC, *arguments], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def submit(self, *words: str) -> str:
+        return self.json("submit", "--worker", "baseline", *words)["runs"][0]["run"]
+
+    def state(self, run: str) -> str:
+        return self.json("show", run)["run"]["state"]
+
+    def journal(self, run: str) -> list[str]:
+        return (self.home / "runs" / run / "1" / "journal.jsonl").read_text().splitlines()
