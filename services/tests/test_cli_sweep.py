@@ -16,12 +16,28 @@ from mosaic_bus.messages import RunSpec
 from mosaic_services.cli import chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BASE = "worker: baseline\nconfig: {episodes: 3, step_events: false}\nresources: {cpus: 0.5, memory_mb: 128}\n"
+
+
+@pytest.fixture
+def start(cli) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `mosaic`, and ends what a failed test left of it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        started.append(cli.start(*arguments))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.kill()
+        each.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +53,10 @@ def write(folder: Path, sweep: str, name: str = "s.yaml", base: str = BASE) -> s
     path = folder / name
     path.write_text(f"{base}sweep: {sweep}\n")
     return str(path)
+
+
+def running(cli: Cli, group: str) -> int:
+    return sum(each["group"].startswith(group) for each in cli.json("runs", "--state", "running")["runs"])
 
 
 @pytest.fixture
@@ -113,10 +133,10 @@ def test_rerun_repeats_only_what_failed_and_the_group_counts_it_once(cli, tmp_pa
     assert "nonsense" in cli("why", second["failed"]).stdout
 
 
-def test_cancelled_sweep_gives_4(cli, tmp_path):
+def test_cancelled_sweep_gives_4(cli, start, tmp_path):
     file = write(tmp_path, "{seeds: 6}", "ended.yaml")
-    waiting = cli.start("sweep", file, "episodes=1000000", "--wait")
-    wait_until("runs", lambda: cli("runs", "--state", "running").stdout.count("ended-seed") >= 2, 60)
+    waiting = start("sweep", file, "episodes=1000000", "--wait")
+    wait_until("runs", lambda: running(cli, "ended-") >= 2, 60)
     assert "runs of ended-" in cli("sweep", "cancel", "ended-").stdout
     output, errors = waiting.communicate(timeout=60)
     assert waiting.returncode == 4, output + errors
@@ -266,9 +286,9 @@ def test_optuna_prunes_what_is_behind(cli, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_driver_killed_in_the_middle_goes_on_and_runs_no_trial_twice(cli, tmp_path, number):
+def test_driver_killed_in_the_middle_goes_on_and_runs_no_trial_twice(cli, start, tmp_path, number):
     file = optuna(tmp_path, f"killed-{int(number)}.yaml", "trials: 6, concurrent: 2")
-    driver = cli.start("sweep", file, "episodes=400")
+    driver = start("sweep", file, "episodes=400")
     output = ""
     while "complete" not in output:  # the first has ended, the second or third runs
         line = driver.stdout.readline()
@@ -293,10 +313,10 @@ def test_driver_killed_in_the_middle_goes_on_and_runs_no_trial_twice(cli, tmp_pa
     assert len(cli.json("sweep", "resume", group)["trials"]) == 6
 
 
-def test_cancel_ends_the_driver_too_and_resume_goes_on(cli, tmp_path):
+def test_cancel_ends_the_driver_too(cli, start, tmp_path):
     file = optuna(tmp_path, "given-up.yaml", "trials: 4, concurrent: 2")
-    driver = cli.start("sweep", file, "episodes=1000000")
-    wait_until("two trials", lambda: cli("runs", "--state", "running").stdout.count("given-up-") == 2, 60)
+    driver = start("sweep", file, "episodes=1000000")
+    wait_until("two trials", lambda: running(cli, "given-up-") == 2, 60)
     group = runs_of(cli, "given-up")[0]["group"]
     refused = cli("sweep", "resume", group, code=1).stderr
     assert "is being driven already" in refused
