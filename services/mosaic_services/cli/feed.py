@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["Feed", "View"]
 
 _FINAL = [str(state) for state in FINAL_STATES]
-_ACTIVE = [str(state) for state in RunStateName if not state.final]
+_PLACED = [str(state) for state in RunStateName if not state.final and state is not RunStateName.QUEUED]
+_QUEUED = [str(RunStateName.QUEUED)]
 _FINAL_SHOWN = 10
-_ACTIVE_SHOWN = 1000
+# Of a group; more would not fit a screen.
+_PLACED_SHOWN = 1000
+_QUEUED_SHOWN = 100
 _ANSWER_S = 2.0
 
 
@@ -136,7 +139,7 @@ class Feed:
             return self._bus.request("scheduler", Snapshot(final_limit=_FINAL_SHOWN), timeout=_ANSWER_S), None
         (group,) = self._bus.request("scheduler", Groups(group=self._group), timeout=_ANSWER_S).groups
         runs = []
-        for states, limit in ((_ACTIVE, _ACTIVE_SHOWN), (_FINAL, _FINAL_SHOWN)):
+        for states, limit in ((_PLACED, _PLACED_SHOWN), (_QUEUED, _QUEUED_SHOWN), (_FINAL, _FINAL_SHOWN)):
             wanted = Runs(states=states, group=self._group, limit=limit)
             runs += self._bus.request("scheduler", wanted, timeout=_ANSWER_S).runs
         hosts = self._bus.request("scheduler", Hosts(), timeout=_ANSWER_S).hosts

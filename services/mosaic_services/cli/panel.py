@@ -34,7 +34,8 @@ def header(view: View, width: int) -> Text:
     counts = [f"{running} running", *([f"{other} preparing or stopping"] if other else []), f"{queued} queued"]
     text = Text("MOSAIC", style="bold")
     text.append(f"  {', '.join(host.host for host in view.hosts) or 'no host'}   ", style=_DIM)
-    text.append(" · ".join([*counts, f"{view.done} done"]), style="default")
+    if view.group is None:  # whose runs have a line of their own, and may be more than are shown
+        text.append(" · ".join([*counts, f"{view.done} done"]), style="default")
     if view.hosts:
         given = sum(
             each.resources.cpus for host in view.hosts for each in host.attempts if each.phase is not AttemptPhase.ENDED

@@ -43,7 +43,7 @@ def command(
         raise InputError(f"priority {value} is not from -{_LIMIT} to {_LIMIT}")
     with current.connect() as bus:
         command = Prioritise(run=runs[0] if runs else "", group=group, priority=value)
-        note = bus.request("scheduler", command).note
+        note = bus.request("scheduler", command, timeout=60.0).note
     if as_json:
         print_json({"priority": value, "note": note})
     else:
