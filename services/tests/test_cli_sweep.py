@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from typing import TYPE_CHECKING
@@ -274,9 +275,9 @@ def test_optuna_finds_the_better_agent(cli, tmp_path):
 
 
 def test_optuna_prunes_what_is_behind(cli, tmp_path):
-    file = optuna(tmp_path, "pruned.yaml", "trials: 10, concurrent: 1, prune: true")
+    file = optuna(tmp_path, "pruned.yaml", "trials: 9, concurrent: 2, prune: true")
     # The first trials are short of company; from the sixth on, a passive agent is far behind the median.
-    done = cli.json("sweep", file, "episodes=2000")
+    done = json.loads(cli("sweep", file, "episodes=1000", "--json", timeout=280).stdout)
     pruned = [each for each in done["trials"] if each["state"] == "pruned"]
     assert pruned
     assert done["best"]["parameters"]["config.agent"] == "random"
