@@ -70,7 +70,8 @@ def worker_of(stack: Stack, run: str) -> psutil.Process:
 
 def template_of(stack: Stack) -> psutil.Process | None:
     supervisor = psutil.Process(stack.processes["supervisor"].pid)
-    found = [each for each in supervisor.children() if "mosaic_worker.template" in each.cmdline()]
+    living = [each for each in supervisor.children() if is_running(each)]
+    found = [each for each in living if "mosaic_worker.template" in each.cmdline()]
     return found[0] if found else None
 
 
@@ -159,6 +160,7 @@ def test_killed_run_host_of_a_warm_run_leaves_no_process(warm_stack: Stack):
     assert template_of(stack) is not None
 
 
+@pytest.mark.slow
 def test_killed_template_takes_no_run_along_and_is_replaced(own_stack: Stack):
     stack = own_stack
     run = start(stack, end="hang")
@@ -175,6 +177,7 @@ def test_killed_template_takes_no_run_along_and_is_replaced(own_stack: Stack):
     assert stack.wait_final(run).state == "cancelled"
 
 
+@pytest.mark.slow
 def test_template_that_is_stopped_holds_up_no_run_and_starts_none_twice(own_stack: Stack):
     stack = own_stack
     template = template_of(stack)
@@ -189,6 +192,7 @@ def test_template_that_is_stopped_holds_up_no_run_and_starts_none_twice(own_stac
     assert "did not answer" in stack.log("supervisor")
 
 
+@pytest.mark.slow
 def test_killed_supervisor_takes_the_template_along_and_the_next_adopts_the_warm_run(own_stack: Stack):
     stack = own_stack
     run = start(stack, events=50, end="hang")
