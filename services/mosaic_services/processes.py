@@ -84,7 +84,8 @@ def run_hosts(folders: Collection[str]) -> dict[str, int]:
     found = {}
     for pid in psutil.pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+            # A run host that was forked from a template has more room for its command line than it uses.
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="surrogateescape").split("\0")
             if len(words) > 1 and words[-1] in folders and words[-2].endswith("run_host.py"):
                 state, _ = _state_and_start(pid)
                 if state not in _DEAD:

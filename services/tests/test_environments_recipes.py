@@ -56,6 +56,13 @@ def test_recipe_is_read_with_its_defaults(tmp_path: Path):
     profile = recipe.profile("default")
     assert (profile.python, profile.env) == (">=3.11", {"OMP_NUM_THREADS": "1"})
     assert profile.lock == tmp_path / "locks" / "default.lock"
+    assert profile.warm is None
+
+
+@pytest.mark.parametrize(("given", "modules"), [("[]", ()), ("['torch', 'a.b']", ("torch", "a.b"))])
+def test_modules_to_import_beforehand_are_read(tmp_path: Path, given: str, modules: tuple[str, ...]):
+    recipe = read_recipe(make_worker(tmp_path, profiles=f"[default]\nwarm = {given}\n"))
+    assert recipe.profile("default").warm == modules
 
 
 @pytest.mark.parametrize(
@@ -79,6 +86,9 @@ def test_recipe_is_read_with_its_defaults(tmp_path: Path):
         ({"profiles": "[default]\npython = 3.11\n"}, "python is 3.11, not a string"),
         ({"profiles": "[default]\npython = 'three'\n"}, "'three' is not a version range"),
         ({"profiles": "[default]\nenv = 'A=1'\n"}, "env is 'A=1'"),
+        ({"profiles": "[default]\nwarm = 'torch'\n"}, "warm is 'torch', not a list of modules"),
+        ({"profiles": "[default]\nwarm = ['torch', 5]\n"}, "warm is ['torch', 5], not a list of modules"),
+        ({"profiles": "[default]\nwarm = ['torch nn']\n"}, "warm is ['torch nn'], not a list of modules"),
         ({"profiles": "['GPU box']\n"}, "GPU box"),
     ],
 )

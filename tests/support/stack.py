@@ -211,7 +211,7 @@ class Stack:
             with contextlib.suppress(psutil.Error):
                 if process.pid == os.getpid() or process.info["status"] == psutil.STATUS_ZOMBIE:
                     continue
-                marks = " ".join(process.info["cmdline"] or [])
+                marks = " ".join(process.info["cmdline"] or []).rstrip()
                 if home in marks or home in str(process.environ().get("MOSAIC_ATTEMPT_MARK", "")):
                     found.append(f"process {process.pid}: {marks}")
         found += [f"socket {path}" for path in self.home.sockets.glob("*.sock")]

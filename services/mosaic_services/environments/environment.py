@@ -78,6 +78,11 @@ class Environment:
             return None
         return found
 
+    @property
+    def warm(self) -> tuple[str, ...] | None:
+        """The modules that a template of it imports; None if there is to be no template."""
+        return self.recipe.profiles[self.profile].warm
+
     def command(self, *arguments: str) -> list[str]:
         """The command line of the worker."""
         return [str(self.python), "-m", f"{self.recipe.package}.cli", *arguments]

@@ -36,6 +36,8 @@ class Profile:
     python: str
     summary: str
     env: dict[str, str] = field(default_factory=dict)
+    # Modules that a template imports beforehand, so that runs start warm; None if there is to be no template.
+    warm: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
         raise RecipeError(f"{folder}/profiles.toml: {name!r} is not a table; profiles look like [default]")
     if not _PROFILE.fullmatch(name):
         raise RecipeError(f"{where}: only a-z, 0-9, _, . and - are allowed in a profile's name")
-    if unknown := set(table) - {"lock", "python", "summary", "env"}:
+    if unknown := set(table) - {"lock", "python", "summary", "env", "warm"}:
         raise RecipeError(f"{where} has unknown field {min(unknown)!r}")
     given = {"lock": f"locks/{name}.lock", "python": ">=3.11", "summary": "", **table}
     for field_name in ("lock", "python", "summary"):
@@ -98,6 +100,9 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
     env = given.get("env", {})
     if not isinstance(env, dict):
         raise RecipeError(f"{where}: env is {env!r}, not a table of names and values")
+    warm = given.get("warm")
+    if warm is not None and not _are_modules(warm):
+        raise RecipeError(f'{where}: warm is {warm!r}, not a list of modules like ["torch", "gymnasium"]')
     lock = folder / given["lock"]
     if not lock.is_file():
         raise RecipeError(f"{where} names the lock {lock}, which does not exist")
@@ -111,6 +116,13 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
         python=given["python"],
         summary=given["summary"],
         env={key: str(value) for key, value in env.items()},
+        warm=None if warm is None else tuple(warm),
+    )
+
+
+def _are_modules(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(name, str) and all(part.isidentifier() for part in name.split(".")) for name in value
     )
 
 

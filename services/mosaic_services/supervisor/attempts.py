@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections import OrderedDict
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from mosaic_bus.home import Home
+    from mosaic_services.environments import Environment
     from mosaic_services.supervisor.bridge import Bridge, Stream
+    from mosaic_services.supervisor.templates import Templates
 
 __all__ = ["Attempts"]
 
@@ -46,6 +49,7 @@ class Tracked:
         self.gpus = placement.gpus
         self.exit_path = folder.exit_path()
         self.streams: list[Stream] = []
+        self.environment: Environment | None = None
         self.environ: dict[str, str] = {}
         self.popen: subprocess.Popen[bytes] | None = None
         self.start_deadline = 0.0
@@ -66,6 +70,7 @@ class Attempts:
         self,
         home: Home,
         builder: Builder,
+        templates: Templates,
         bridge: Bridge,
         gpus: frozenset[str],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
@@ -77,7 +82,10 @@ class Attempts:
         # Set when a phase has changed, and when the end of a stream is to be announced.
         self.changed = asyncio.Event()
         self.tails_changed = asyncio.Event()
+        self.warm_starts = 0
+        self.cold_starts = 0
         self._builder = builder
+        self._templates = templates
         self._bridge = bridge
         self._spawn = spawn
         self._children: set[subprocess.Popen[bytes]] = set()
@@ -208,7 +216,7 @@ class Attempts:
             case machine.Prepare(key):
                 self._spawn(self._prepare(key, tracked), "prepare")
             case machine.Start():
-                self._start(tracked)
+                await self._start(tracked)
             case machine.SignalStop(_, reason):
                 if tracked.folder.stop_reason() is None:
                     tracked.folder.ask_to_stop(reason)
@@ -237,6 +245,7 @@ class Attempts:
                 "MOSAIC_RUN_DIR": str(tracked.folder.path),
                 processes.MARK: processes.mark_of(tracked.folder),
             }
+            tracked.environment = environment
             tracked.environ = {**environment.environ(), **own, **self._gpu_environ(tracked.gpus)}
             argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
             capabilities = (environment.description or {}).get("capabilities", {})
@@ -267,14 +276,22 @@ class Attempts:
             return {}
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
-    def _start(self, tracked: Tracked) -> None:
+    async def _start(self, tracked: Tracked) -> None:
+        tracked.start_deadline = math.inf  # While a template is asked, no run host is missing.
+        environment = tracked.environment
+        warm = environment is not None and await self._templates.start(tracked.folder, environment, tracked.environ)
+        tracked.start_deadline = time.monotonic() + _START_DEADLINE_S
+        if warm:
+            self.warm_starts += 1
+            return
         try:
             tracked.popen = processes.start_run_host(tracked.folder, tracked.environ)
         except OSError as error:
             _log.warning("cannot start a run host", attempt=str(tracked.folder.key), reason=str(error))
-            return  # It will be found missing.
+            tracked.start_deadline = 0.0  # It will be found missing at once.
+            return
+        self.cold_starts += 1
         self._children.add(tracked.popen)
-        tracked.start_deadline = time.monotonic() + _START_DEADLINE_S
 
     async def _sweep(self, key: AttemptKey, tracked: Tracked) -> None:
         killed = await asyncio.to_thread(processes.sweep, tracked.folder)
@@ -397,4 +414,5 @@ class Attempts:
             exit=attempt.exit,
             usage=Usage() if attempt.phase is AttemptPhase.ENDED else tracked.usage,
             warnings=tracked.warnings,
+            warm=bool(tracked.host and tracked.host.get("warm")),
         )

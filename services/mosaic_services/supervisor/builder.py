@@ -85,6 +85,10 @@ class Builder:
             for (worker, profile), why in self._unusable.items()
         ]
 
+    def fingerprints(self) -> dict[Key, str]:
+        """What each environment is named by at the moment, built or not."""
+        return {key: environment.fingerprint for key, environment in self._environments.items()}
+
     def _status(self, key: Key, environment: Environment) -> EnvironmentStatus:
         worker, profile = key
         state = environment.status

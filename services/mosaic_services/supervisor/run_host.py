@@ -9,6 +9,9 @@ in milliseconds and nothing else can break it. What it promises:
 - an attempt that reaches a limit, of memory or of time, is stopped in the same way, after a warning at 80 %;
 - if it is itself killed, the worker dies with it (PDEATHSIG);
 - `exit.json` appears, whole and last, when nothing of the attempt is left.
+
+In a warm start the same code, with the same promises, runs in a process that was forked from a template (see
+`mosaic_worker.template`).
 """
 
 import contextlib
@@ -191,6 +194,14 @@ def step_back() -> None:
         file.write(str(WORKER_NICE))
 
 
+class Forked(BaseException):
+    """Leaves the run host's code in the process that is to be the worker, and is a fork of a template."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        super().__init__()
+        self.order = order
+
+
 def start_worker(order: dict[str, Any]) -> int:
     """Fork and become the worker: own session, journal as stdout, log as stderr."""
     host = os.getpid()
@@ -215,11 +226,13 @@ def start_worker(order: dict[str, Any]) -> int:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.chdir(order["cwd"])
-        os.execve(order["argv"][0], order["argv"], order["environ"])
+        if not order["warm"]:
+            os.execve(order["argv"][0], order["argv"], order["environ"])
     except BaseException as error:
-        os.write(2, f"cannot start {order.get('argv')}: {error}\n".encode())
-    finally:
+        with contextlib.suppress(OSError):
+            os.write(2, f"cannot start {order.get('argv')}: {error}\n".encode())
         os._exit(127)
+    raise Forked(order)
 
 
 class Host:
@@ -354,8 +367,8 @@ def record(ending: dict[str, Any]) -> None:
             time.sleep(1.0)
 
 
-def main(folder: str) -> int:
-    """Run one attempt."""
+def main(folder: str, environ: dict[str, str] | None = None) -> int:
+    """Run one attempt; with `environ`, warm: the worker is not executed, but `Forked` is raised in its process."""
     os.chdir(folder)
     lock = os.open("host.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -368,10 +381,13 @@ def main(folder: str) -> int:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     with open("attempt.json") as file:
         order = json.load(file)
-    order["environ"] = json.load(sys.stdin)  # Comes by pipe: secrets in it are not for the disk.
+    order["warm"] = environ is not None
+    # It comes by pipe or socket: secrets in it are not for the disk.
+    order["environ"] = json.load(sys.stdin) if environ is None else environ
     started_at = time.time()
     pid = os.getpid()
-    write_json("host.json", {"pid": pid, "start_time": start_time(pid), "boot": boot(), "started_at": started_at})
+    who = {"pid": pid, "start_time": start_time(pid), "boot": boot()}
+    write_json("host.json", {**who, "started_at": started_at, "warm": order["warm"]})
     host = Host(order)
     host.watch()
     status = host.status if host.status is not None else 0

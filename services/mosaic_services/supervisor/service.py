@@ -30,6 +30,7 @@ from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
 from mosaic_services.supervisor.builder import Builder
 from mosaic_services.supervisor.folder import AttemptKey, Placement
+from mosaic_services.supervisor.templates import Templates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,8 +66,9 @@ class SupervisorService(Service):
         self.inventory = inventory
         self.builder = Builder(home, host, self._tell_build)
         self.bridge = Bridge(host, self._publish, time.monotonic())
+        self.templates = Templates(home.runs, self.spawn)
         gpus = frozenset(each.id for each in inventory.gpus)
-        self.attempts = Attempts(home, self.builder, self.bridge, gpus, self.spawn)
+        self.attempts = Attempts(home, self.builder, self.templates, self.bridge, gpus, self.spawn)
         self.meter = processes.UsageMeter()
         self.instance = new_id()
         self.detached = False
@@ -97,6 +99,7 @@ class SupervisorService(Service):
     async def finish(self) -> None:
         """Stop every attempt, unless told to leave them; see that what they wrote is stored."""
         await self.builder.close()
+        await self.templates.close()
         if self.detached or self._failure is not None:
             # A supervisor that fails does not take the runs with it: the next one adopts them.
             return
@@ -123,6 +126,9 @@ class SupervisorService(Service):
             **carried,
             "streams": len(self.bridge.streams),
             "attempts": len(self.attempts.tracked),
+            "warm_starts": self.attempts.warm_starts,
+            "cold_starts": self.attempts.cold_starts,
+            "templates": len(self.templates),
             "bad_reports": self._bad_reports,
         }
 
@@ -221,6 +227,7 @@ class SupervisorService(Service):
         while True:
             await asyncio.sleep(_SCAN_S)
             await asyncio.to_thread(self.builder.scan)
+            self.templates.tidy(self.builder.fingerprints(), time.monotonic())
 
     def _host_state(self) -> HostState:
         return HostState(

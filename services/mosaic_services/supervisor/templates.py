@@ -1,0 +1,223 @@
+"""Templates of a host: preloaded processes, one for each environment that wants one, from which run hosts are forked.
+
+The first run of an environment is spawned, and has a template started beside it; later ones are forked from that. In
+doubt a run is spawned: a template is a short cut, and nothing depends on it. That both happen for one attempt does no
+harm, since a run host that finds another at work, or its traces, ends at once (see `run_host.main`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import structlog
+
+from mosaic_services.processes import MARK
+from mosaic_services.supervisor import run_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from pathlib import Path
+
+    from mosaic_services.environments import Environment
+    from mosaic_services.supervisor.folder import AttemptFolder
+
+__all__ = ["Template", "TemplateError", "Templates"]
+
+_log = structlog.get_logger()
+
+Key = tuple[str, str]
+
+# Importing a large library from a cold disk takes its time; an import that hangs takes for ever.
+_IMPORT_S = 300.0
+# A fork takes milliseconds. Whoever does not answer is stuck, and the run is not to wait for it.
+_ANSWER_S = 2.0
+# A template holds some hundred megabytes: one that nobody uses is ended.
+_UNUSED_S = 600.0
+# One that was of no use is not tried again for a while, since each try costs what it was to save.
+_PAUSE_S = 600.0
+# What processes can write their command line and mark into (`mosaic_worker.title`).
+_ROOM = 1024
+# Set for each attempt, and read by libraries when they are first used, not when they are imported.
+_READ_LATE = ("MOSAIC_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+
+class TemplateError(Exception):
+    """A template cannot, or does not, start a run; the message says why."""
+
+
+class Template:
+    """One preloaded process, and the socket on which it is asked."""
+
+    def __init__(self, environment: Environment, runs: Path, now: float) -> None:
+        self.fingerprint = environment.fingerprint
+        self.ready = False
+        self.served = 0
+        self.used_at = now
+        self._environ = environment.environ()
+        self._wanted = {
+            "parent": os.getpid(),
+            "run_host": run_host.__file__,
+            "worker": f"{environment.recipe.package}.cli",
+            "modules": environment.warm,
+        }
+        self._turn = asyncio.Lock()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._socket, theirs = socket.socketpair()
+        room = f"{runs}{'/' * _ROOM}"
+        with theirs:
+            # From this thread, which lives as long as we do: its end is what the kernel tells the template of.
+            self.process = subprocess.Popen(
+                [str(environment.python), "-m", "mosaic_worker.template", str(theirs.fileno()), room],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                cwd=environment.site,
+                env={**self._environ, MARK: room},
+            )
+
+    async def preload(self) -> None:
+        """Wait until everything is imported; raise `TemplateError` if that cannot be."""
+        answer = await self._ask(self._wanted, _IMPORT_S)
+        if "ready" not in answer:
+            raise TemplateError(str(answer.get("error", answer)))
+        self.ready = True
+
+    def serves(self, environ: Mapping[str, str]) -> bool:
+        """Whether a run with these variables can be forked from it: libraries have read their own already."""
+        names = {name for name in {*environ, *self._environ} if not name.startswith(_READ_LATE)}
+        return all(environ.get(name) == self._environ.get(name) for name in names)
+
+    async def fork(self, folder: AttemptFolder, environ: Mapping[str, str]) -> None:
+        """Have it fork the run host of an attempt; raise `TemplateError` if it does not."""
+        async with self._turn:
+            answer = await self._ask({"folder": str(folder.path), "environ": environ}, _ANSWER_S)
+        if "pid" not in answer:
+            raise TemplateError(str(answer.get("error", answer)))
+        self.served += 1
+
+    async def _ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(seconds):
+                if self._streams is None:
+                    self._streams = await asyncio.open_unix_connection(sock=self._socket)
+                reader, writer = self._streams
+                writer.write(json.dumps(question).encode() + b"\n")
+                await writer.drain()
+                line = await reader.readline()
+            answer: dict[str, Any] = json.loads(line) if line else {"error": "it ended without a word"}
+        except TimeoutError:
+            raise TemplateError(f"it did not answer within {seconds:.0f} s") from None
+        except (OSError, ValueError) as error:
+            raise TemplateError(f"it cannot be asked: {error}") from None
+        return answer
+
+    def kill(self) -> None:
+        """End it; what was forked from it goes on."""
+        self.process.kill()
+        if self._streams is None:
+            self._socket.close()
+        else:
+            self._streams[1].close()
+
+
+class Pause(NamedTuple):
+    """A template that was of no use: which, and until when there is not to be another."""
+
+    fingerprint: str
+    until: float
+
+
+class Templates:
+    """The templates of this host."""
+
+    def __init__(self, runs: Path, spawn: Callable[[Coroutine[Any, Any, None], str], None]) -> None:
+        self._runs = runs
+        self._spawn = spawn
+        self._templates: dict[Key, Template] = {}
+        self._pauses: dict[Key, Pause] = {}
+        self._ending: list[subprocess.Popen[bytes]] = []
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._templates)
+
+    async def start(self, folder: AttemptFolder, environment: Environment, environ: Mapping[str, str]) -> bool:
+        """Start the run host of an attempt from a template; False if it is to be spawned."""
+        if environment.warm is None:
+            return False
+        key = (environment.recipe.worker, environment.profile)
+        template = self._templates.get(key)
+        if template is not None and template.fingerprint != environment.fingerprint:
+            self._end(key, template)
+            template = None
+        if template is None:
+            self._begin(key, environment)
+            return False
+        template.used_at = time.monotonic()
+        if not template.ready or not template.serves(environ):
+            return False
+        try:
+            await template.fork(folder, environ)
+        except TemplateError as error:
+            if self._templates.get(key) is template:
+                self._give_up(key, template, str(error))
+                self._begin(key, environment)
+            return False
+        return True
+
+    def tidy(self, fingerprints: Mapping[Key, str], now: float) -> None:
+        """End templates that nobody uses, and those whose environment has changed since."""
+        self._ending = [process for process in self._ending if process.poll() is None]
+        for key, template in list(self._templates.items()):
+            if template.process.poll() is not None and template.ready:
+                self._give_up(key, template, f"it ended with {template.process.returncode}")
+            elif template.fingerprint != fingerprints.get(key) or now - template.used_at > _UNUSED_S:
+                self._end(key, template)
+
+    async def close(self) -> None:
+        """End all of them."""
+        self._closed = True
+        for key, template in list(self._templates.items()):
+            self._end(key, template)
+        for process in self._ending:
+            await asyncio.to_thread(process.wait)
+
+    def _begin(self, key: Key, environment: Environment) -> None:
+        now = time.monotonic()
+        pause = self._pauses.get(key)
+        if self._closed or (pause and pause.fingerprint == environment.fingerprint and now < pause.until):
+            return
+        try:
+            template = Template(environment, self._runs, now)
+        except OSError as error:
+            _log.warning("cannot start a template", worker=key[0], profile=key[1], reason=str(error))
+            return
+        self._templates[key] = template
+        self._spawn(self._preload(key, template), "preload")
+
+    async def _preload(self, key: Key, template: Template) -> None:
+        try:
+            await template.preload()
+        except TemplateError as error:
+            if self._templates.get(key) is template:
+                self._give_up(key, template, str(error))
+        else:
+            _log.info("template ready", worker=key[0], profile=key[1], pid=template.process.pid)
+
+    def _give_up(self, key: Key, template: Template, reason: str) -> None:
+        _log.warning("template given up, runs are spawned", worker=key[0], profile=key[1], reason=reason)
+        if not template.served:
+            self._pauses[key] = Pause(template.fingerprint, time.monotonic() + _PAUSE_S)
+        self._end(key, template)
+
+    def _end(self, key: Key, template: Template) -> None:
+        del self._templates[key]
+        template.kill()
+        self._ending.append(template.process)
