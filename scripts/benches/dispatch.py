@@ -1,11 +1,18 @@
-"""Milliseconds from submit to `run_started`: a run that imports torch, forked from a template against spawned.
+"""What it costs to have a run started, to submit and list thousands, and to start one cold or warm.
 
-Method. One stack of real services, one host, nothing else running. The worker is tests/workers/torch_worker: it says
-`run_started` once torch and gymnasium are imported and an environment is made. Its two profiles have the same packages
-and the same code; one has a template (`warm`), the other has not. The clock runs from before `submit` is sent to the
-time stamp of the `run_started` event, both of this machine's clock. Each round submits one run of each kind, one after
-the other, and waits until it has ended before the next; a first run of each is not counted. That a run was forked, or
-spawned, is checked by what its run host recorded. The figures are medians.
+Method. One stack of real services, one host, nothing else running.
+- overhead: the stress worker (numpy and pydantic, no torch) is started in turn by `submit` through the platform and by
+  a bare spawn of the same command in the same environment. Both clocks run from before to the time stamp of the
+  `run_started` event; the overhead of a round is the difference of the two, and p50 and p99 are over all rounds.
+- submit: 10,000 runs with `submit_many`, a thousand a command, as `mosaic sweep` does, while the queue is paused; the
+  clock stops when the last is acknowledged, and so on disk. `submit_one_per_s` is one `submit` after the other, each
+  waiting for its answer.
+- list: all 10,000 with one `runs` command, from the request to typed objects; the median of five.
+- cold and warm: runs of tests/workers/torch_worker, which says `run_started` once torch and gymnasium are imported and
+  an environment is made. Its two profiles have the same packages and the same code; one has a template (`warm`), the
+  other has not. The clock runs from before `submit` to the time stamp of `run_started`. Each round submits one of each
+  kind, one after the other, and waits until it has ended; a first run of each is not counted. That a run was forked,
+  or spawned, is checked by what its run host recorded. The figures are medians.
 """
 
 from __future__ import annotations
@@ -13,17 +20,24 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from stack import Stack, wait_until  # noqa: E402 - the path is set just above
+from stack import STRESS, Stack, wait_until  # noqa: E402 - the path is set just above
 
+from mosaic_bus.commands import NewRun, PauseQueue, Runs, Submit, SubmitMany  # noqa: E402 - as above
+from mosaic_bus.messages import RunSpec  # noqa: E402 - as above
 from mosaic_services.environments import build, read_recipe  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from mosaic_services.environments import Environment
 
 TORCH = ROOT / "tests" / "workers" / "torch_worker"
 WARM, COLD = "default", "cold"
@@ -34,6 +48,93 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def started_at(journal: Path) -> float:
+    """The time stamp of the first event of a journal."""
+    return float(json.loads(journal.read_text().partition("\n")[0])["ts"])
+
+
+def tell_build(step: str, percent: float) -> None:
+    """Progress of an environment."""
+    say(f"environment: {step} ({percent:.0f} %)")
+
+
+def time_bare(environment: Environment, folder: Path) -> float:
+    """Milliseconds from a bare spawn of the worker to its `run_started`."""
+    config, journal = folder / "worker.json", folder / "journal.jsonl"
+    config.write_text(json.dumps({"run_id": "bare", "events": 1}))
+    with journal.open("wb") as stdout:
+        began = time.time()
+        command = environment.command("--config", str(config))
+        subprocess.run(command, stdout=stdout, stderr=subprocess.DEVNULL, env=environment.environ(), check=True)
+    return 1000 * (started_at(journal) - began)
+
+
+def time_submitted(stack: Stack) -> float:
+    """Milliseconds from `submit` of the same worker to its `run_started`."""
+    began = time.time()
+    run = stack.submit(config={"events": 1})
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    return 1000 * (started_at(stack.journal(run)) - began)
+
+
+def measure_overhead(folder: Path, rounds: int) -> dict[str, float]:
+    """Start the stress worker in turn by the platform and bare: `overhead_ms_p50` and `overhead_ms_p99`."""
+    environment = build(read_recipe(STRESS), "default", tell_build)
+    folder.mkdir()
+    overheads, bares = [], []
+    with Stack(folder / "home") as stack:
+        time_submitted(stack)
+        time_bare(environment, folder)
+        for number in range(rounds):
+            bares.append(time_bare(environment, folder))
+            overheads.append(time_submitted(stack) - bares[-1])
+            if number % 10 == 0:
+                say(f"round {number + 1}: bare {bares[-1]:.0f} ms, overhead {overheads[-1]:.0f} ms")
+    overheads.sort()
+    return {
+        "overhead_ms_p50": round(statistics.median(overheads), 1),
+        "overhead_ms_p99": round(overheads[int(0.99 * (len(overheads) - 1))], 1),
+        "bare_ms": round(statistics.median(bares), 1),
+    }
+
+
+def measure_many(folder: Path, count: int) -> dict[str, float]:
+    """Submit and list many runs: `submit_per_s`, `submit_one_per_s` and `list_ms`."""
+
+    def spec(number: int) -> RunSpec:
+        config, resources = {"events": number % 100}, {"cpus": 0.5, "memory_mb": 128}
+        return RunSpec.model_validate(
+            {"worker": "stress", "name": f"r{number}", "config": config, "resources": resources, "group": "bench"}
+        )
+
+    with Stack(folder) as stack:
+        # Once the worker is described, configurations are checked as ever.
+        stack.wait_final(stack.submit(config={"events": 1}))
+        stack.bus.request("scheduler", PauseQueue(paused=True, reason="bench"))
+        began = time.perf_counter()
+        for first in range(0, count, 1000):
+            runs = [NewRun(spec=spec(number)) for number in range(first, min(first + 1000, count))]
+            stack.bus.request("scheduler", SubmitMany(runs=runs), timeout=60)
+        many_s = time.perf_counter() - began
+        began = time.perf_counter()
+        for number in range(200):
+            stack.bus.request("scheduler", Submit(spec=spec(number)))
+        one_s = time.perf_counter() - began
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            found = stack.bus.request("scheduler", Runs(limit=count), timeout=60).runs
+            times.append(1000 * (time.perf_counter() - began))
+            if len(found) != count:
+                sys.exit(f"{len(found)} of {count} runs are listed")
+    return {
+        "submit_per_s": round(count / many_s),
+        "submit_one_per_s": round(200 / one_s),
+        "list_ms": round(statistics.median(times), 1),
+    }
+
+
 def time_to_start(stack: Stack, profile: str) -> tuple[float, bool]:
     """Milliseconds from submit to `run_started` of one run with torch, and whether it was forked from a template."""
     began = time.time()
@@ -42,16 +143,15 @@ def time_to_start(stack: Stack, profile: str) -> tuple[float, bool]:
     if state.state != "succeeded":
         sys.exit(f"run {run} ({profile}) {state.state}: {state.reason}")
     stack.wait_stored(run)
-    started = json.loads(stack.journal(run).read_text().partition("\n")[0])
     host = json.loads((stack.home.runs / run / "1" / "host.json").read_text())
-    return 1000 * (started["ts"] - began), host["warm"]
+    return 1000 * (started_at(stack.journal(run)) - began), host["warm"]
 
 
 def measure_warm(folder: Path, rounds: int) -> dict[str, float]:
     """Start runs with torch in turn, spawned and forked: `cold_ms` and `warm_ms`."""
     recipe = read_recipe(TORCH)
     for profile in (WARM, COLD):
-        build(recipe, profile, lambda step, percent: say(f"environment: {step} ({percent:.0f} %)"))
+        build(recipe, profile, tell_build)
     times: dict[str, list[float]] = {WARM: [], COLD: []}
     with Stack(folder, environ={"MOSAIC_WORKERS": str(TORCH)}) as stack:
         time_to_start(stack, COLD)
@@ -74,9 +174,13 @@ def main() -> None:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="pairs of a cold and a warm start")
+    parser.add_argument("--starts", type=int, default=60, help="pairs of a start by the platform and a bare one")
+    parser.add_argument("--runs", type=int, default=10_000, help="how many to submit and list")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as scratch:
-        result = measure_warm(Path(scratch) / "home", arguments.rounds)
+        result = measure_overhead(Path(scratch) / "overhead", arguments.starts)
+        result |= measure_many(Path(scratch) / "many", arguments.runs)
+        result |= measure_warm(Path(scratch) / "warm", arguments.rounds)
     print(json.dumps(result))
 
 
