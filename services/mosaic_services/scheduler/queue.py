@@ -26,15 +26,20 @@ KEEP_FREE_AFTER_S = 60.0
 
 @dataclass(slots=True)
 class Group:
-    """Waiting runs of one demand, in order, and why they wait."""
+    """Waiting runs of one demand, and why they wait."""
 
     demand: Demand
     runs: dict[str, Run] = field(default_factory=dict)
     wait: Wait = field(default_factory=lambda: Wait("", "waits for its turn"))
+    # Whether the runs stand in order; thousands may come or change their priority before anybody asks who is first.
+    ordered: bool = True
 
     @property
     def head(self) -> Run:
         """The run that goes first."""
+        if not self.ordered:
+            self.runs = {each.id: each for each in sorted(self.runs.values(), key=lambda each: each.order)}
+            self.ordered = True
         return next(iter(self.runs.values()))
 
 
@@ -73,10 +78,9 @@ class Queue:
         demand = Demand.of(run.spec)
         group = self._groups.setdefault(demand, Group(demand))
         self._group_of[run.id] = group
-        behind = bool(group.runs) and next(reversed(group.runs.values())).order > run.order
+        if group.runs and next(reversed(group.runs.values())).order > run.order:
+            group.ordered = False
         group.runs[run.id] = run
-        if behind:
-            group.runs = {each.id: each for each in sorted(group.runs.values(), key=lambda each: each.order)}
 
     def remove(self, run: Run) -> None:
         """Take a run out, wherever it stands."""
@@ -88,9 +92,9 @@ class Queue:
                 del self._groups[group.demand]
 
     def reorder(self, run: Run) -> None:
-        """Put a run whose priority has changed in its new place."""
-        if run.id in self._group_of:
-            self.add(run)
+        """Take note that a run has another priority."""
+        if group := self._group_of.get(run.id):
+            group.ordered = False
 
     def group(self, run: Run) -> Group | None:
         """The group of a run, if it could start."""
