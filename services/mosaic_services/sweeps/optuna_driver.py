@@ -105,19 +105,22 @@ class OptunaDriver:
         """Follow what runs already, and start new trials as old ones end."""
         going = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         waiting = [optuna.trial.Trial(self._study, each._trial_id) for each in going]  # noqa: SLF001 - the only way back to it
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: dict[asyncio.Task[None], int] = {}
         try:
             while True:
                 while len(tasks) < self._settings.concurrent or waiting:
                     trial = waiting.pop(0) if waiting else self._next()
                     if trial is None:
                         break
-                    tasks.add(asyncio.create_task(self._follow(trial)))
+                    tasks[asyncio.create_task(self._follow(trial))] = trial.number
                 if not tasks:
                     return
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
-                    each.result()
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                # Several may have been refused at once: all are looked at, and the first of them is told of.
+                failures = {tasks.pop(each): each.exception() for each in done}
+                for _, failure in sorted(failures.items()):
+                    if failure is not None:
+                        raise failure
         finally:
             for each in tasks:
                 each.cancel()
