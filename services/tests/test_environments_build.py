@@ -158,7 +158,9 @@ def test_lock_that_cannot_be_installed_is_broken_at_the_supervisor_and_fails_the
                 continue
             state = HostState.model_validate(message.payload)
             (attempt,) = [each for each in state.attempts if each.run == run] or [None]
-            (environment,) = [each for each in state.environments if each.worker == "stress"]
+            (environment,) = [
+                each for each in state.environments if (each.worker, each.profile) == ("stress", "default")
+            ]
             if attempt is not None and attempt.phase == "preparing":
                 details.append(attempt.detail)
             if attempt is not None and attempt.phase == "ended":
