@@ -22,7 +22,7 @@ from mosaic_bus.messages import RunSpec
 from mosaic_services import processes as shared
 from mosaic_services.environments import Environment, Profile, Recipe
 from mosaic_services.supervisor import processes, templates
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.supervisor.templates import Template, TemplateError, Templates
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Probe:
 
     def place(self, grace_s: float = 5.0) -> tuple[AttemptFolder, dict[str, str]]:
         folder = AttemptFolder(self.home, AttemptKey(f"01RUN{len(self.attempts)}", 1))
-        folder.place("test", RunSpec(worker="probe"))
+        folder.place(Placement("test", RunSpec(worker="probe")))
         folder.order(self.environment().command("--config", str(folder.path / "worker.json")), grace_s)
         self.attempts.append(folder)
         mark = processes.mark_of(folder)
