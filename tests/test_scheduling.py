@@ -135,6 +135,7 @@ def test_a_run_waits_for_another_and_what_is_queued_says_who_holds_what_it_needs
     assert stack.wait_final(third).state == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_group_is_submitted_cancelled_and_run_again(stack):
     new = [
         NewRun(spec=RunSpec(worker="stress", group="sweep-1", config=config, resources={"cpus": 0.5, "memory_mb": 64}))
@@ -155,6 +156,7 @@ def test_a_group_is_submitted_cancelled_and_run_again(stack):
         stack.bus.request("scheduler", CancelGroup(group="sweep-1"))
 
 
+@pytest.mark.slow
 def test_pause_and_drain_survive_a_killed_scheduler(stack):
     stack.bus.request("scheduler", PauseQueue(paused=True, reason="maintenance"))
     stack.bus.request("scheduler", Drain(host="testhost", drained=True, reason="new disk"))
@@ -170,6 +172,7 @@ def test_pause_and_drain_survive_a_killed_scheduler(stack):
     assert stack.wait_final(run).state == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_worker_killed_is_tried_again_on_the_same_host(stack):
     run = stack.submit(config={"events": 200, "rate": 50}, retries={"max": 1, "delay_s": 0})
     stack.wait_state(run, "running")
@@ -181,6 +184,7 @@ def test_a_worker_killed_is_tried_again_on_the_same_host(stack):
     assert len(lines) >= 202
 
 
+@pytest.mark.slow
 def test_a_configuration_that_fails_only_on_the_host_ends_once_with_its_reason(stack):
     run = stack.submit(config={"exit_code": 2}, retries={"max": 5, "on": ["application", 2]})
     state = stack.wait_final(run)

@@ -121,6 +121,7 @@ def test_warm_run_is_like_any_other_and_says_that_it_was_forked(warm_stack: Stac
     assert stack.assert_stored_exactly_once(run) == 1002
 
 
+@pytest.mark.slow
 def test_cancelled_warm_run_leaves_no_grandchild(warm_stack: Stack):
     stack = warm_stack
     run = start(stack, grandchildren=2, end="hang", ignore_sigterm=True)
@@ -131,6 +132,7 @@ def test_cancelled_warm_run_leaves_no_grandchild(warm_stack: Stack):
     assert not [each for each in family if is_running(each)]
 
 
+@pytest.mark.slow
 def test_warm_run_that_fails_says_why_as_any_other(warm_stack: Stack):
     run = submit(warm_stack, end="crash")
     state = warm_stack.wait_final(run)
@@ -139,6 +141,7 @@ def test_warm_run_that_fails_says_why_as_any_other(warm_stack: Stack):
     assert "loss is NaN at step 40960" in state.reason
 
 
+@pytest.mark.slow
 def test_killed_worker_of_a_warm_run_is_a_failure_of_the_infrastructure(warm_stack: Stack):
     run = start(warm_stack, end="hang", grandchildren=1)
     worker_of(warm_stack, run).kill()
@@ -146,6 +149,7 @@ def test_killed_worker_of_a_warm_run_is_a_failure_of_the_infrastructure(warm_sta
     assert (state.state, state.category) == ("failed", "infrastructure")
 
 
+@pytest.mark.slow
 def test_killed_run_host_of_a_warm_run_leaves_no_process(warm_stack: Stack):
     stack = warm_stack
     run = start(stack, end="hang", grandchildren=2)

@@ -211,7 +211,9 @@ def test_a_run_from_submit_to_its_end_as_a_follower_sees_it(stack):
             seen = [RunState.model_validate(each.payload).state.value for each in states.take_all()]
             assert list(dict.fromkeys(seen)) == ["starting", "running", "succeeded"]
             detail = await bus.request("scheduler", Show(run="w-seed1"))
-            assert [each.event for each in detail.decisions] == ["submitted", "placed", "running", "succeeded"]
+            # Whether the worker was described before or after the submission is not settled; there is a warning then.
+            told = [each.event for each in detail.decisions if each.event != "warning"]
+            assert told == ["submitted", "placed", "running", "succeeded"]
             assert detail.attempts[0]["outcome"] == "succeeded"
             assert detail.spec.config == {"seed": 1}
             snapshot = await bus.request("scheduler", Snapshot())

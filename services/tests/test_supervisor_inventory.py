@@ -77,6 +77,7 @@ def test_gpus_are_found_by_nvml(tmp_path):
     assert found["tags"] == ["host:here", "gpu"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("visible", "ids"),
     [

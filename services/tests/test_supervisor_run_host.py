@@ -104,6 +104,7 @@ def is_running(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 1, 2, 143])
 def test_exit_code_is_recorded(attempt, code: int):
     record = attempt(f"print('hello'); raise SystemExit({code})").run()
@@ -392,6 +393,7 @@ def test_memory_near_its_limit_warns_once_and_at_the_limit_the_run_is_stopped(at
     assert report.last_lines[0] == f"mosaic: warning: {warning}"
 
 
+@pytest.mark.slow
 def test_memory_of_a_hidden_grandchild_counts_and_nothing_of_it_is_left(attempt):
     hungry = HIDDEN.replace("os.closerange(0, 256)", "held = bytearray(b'x') * (150 * 2**20)")
     one = attempt(f"{hungry}\nprint('up', flush=True)\ntime.sleep(1000)", memory_mb=100, grace_s=0.5)
@@ -400,6 +402,7 @@ def test_memory_of_a_hidden_grandchild_counts_and_nothing_of_it_is_left(attempt)
     assert not is_running(one.pid_in("hidden.pid"))
 
 
+@pytest.mark.slow
 def test_pages_that_processes_share_count_once(attempt):
     script = f"""{HOLD}
 held = hold(100)
@@ -460,6 +463,7 @@ def test_cancel_that_comes_before_a_limit_stays_a_cancel(attempt):
     assert (report.limit, report.stopped, report.category) == (None, True, None)
 
 
+@pytest.mark.slow
 def test_cancel_that_comes_after_a_limit_changes_nothing(attempt):
     one = attempt(f"{HOLD}\n{DEAF}\nprint('up', flush=True)\ntime.sleep(1000)", grace_s=1.5, wall_s=0.3)
     host = one.start()
@@ -469,6 +473,7 @@ def test_cancel_that_comes_after_a_limit_changes_nothing(attempt):
     assert (one.exit_record()["limit"], one.exit_record()["stopped"]) == ("wall", False)
 
 
+@pytest.mark.slow
 def test_cancel_that_waits_when_a_limit_is_noticed_wins(attempt):
     one = attempt(f"{HOLD}\nprint('up', flush=True)\ntime.sleep(1000)", wall_s=1.5)
     host = one.start()

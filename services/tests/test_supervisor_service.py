@@ -445,6 +445,7 @@ def test_memory_limit_ends_a_run_with_its_reason(host: Host):
     assert report.exit.phase == "running"
 
 
+@pytest.mark.slow
 def test_time_limit_warns_before_it_ends_a_run(host: Host):
     run = host.place(end="hang", limits={"wall_s": 6})
     (warning,) = wait_until("a warning", lambda: (report := host.store.attempt(run)) and report.warnings)

@@ -203,6 +203,7 @@ def test_warm_worker_ends_as_a_spawned_one_does(probe, end: str):
     assert warm.exit().category == cold.exit().category
 
 
+@pytest.mark.slow
 def test_unseeded_runs_of_one_template_differ_and_seeded_ones_are_those_of_a_spawn(probe):
     draw = "random.random(), float(numpy.random.random())"
     seed = "random.seed(5); numpy.random.seed(5)"
@@ -218,6 +219,7 @@ def test_unseeded_runs_of_one_template_differ_and_seeded_ones_are_those_of_a_spa
     assert runs[0][1] == runs[1][1] == runs[2][1]
 
 
+@pytest.mark.slow
 def test_process_that_a_warm_worker_spawns_finds_its_main_module(probe):
     code = """
     import multiprocessing
@@ -265,6 +267,7 @@ def test_template_that_no_run_can_be_forked_from_says_why(probe, bad: str, reaso
         one.with_template(one.warm_run)
 
 
+@pytest.mark.slow
 def test_threads_that_a_library_gives_up_for_a_fork_do_no_harm(probe):
     # OpenBLAS has a pool of threads from the moment it is loaded; on a machine with one processor there is none.
     code = "import numpy; a = numpy.ones((400, 400)); print((a @ a).sum())"
@@ -300,6 +303,7 @@ def test_variable_that_libraries_read_when_imported_must_be_the_same(probe):
 # ── faults ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_killed_template_leaves_its_runs_going(probe):
     one = probe(HANG)
 
@@ -319,6 +323,7 @@ def test_killed_template_leaves_its_runs_going(probe):
     one.with_template(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", ["", "import time; time.sleep(1000)"], ids=["ready", "importing"])
 def test_template_ends_when_the_supervisor_is_killed_and_runs_go_on(probe, bad: str):
     one = probe(HANG, bad=bad)
@@ -356,6 +361,7 @@ def test_template_ends_when_the_supervisor_is_killed_and_runs_go_on(probe, bad: 
         assert processes.is_alive(folder.host())
 
 
+@pytest.mark.slow
 def test_killed_run_host_takes_the_warm_worker_along_and_the_sweep_takes_the_rest(probe):
     hidden = """
     import os, signal, subprocess, sys, time
@@ -387,6 +393,7 @@ def test_killed_run_host_takes_the_warm_worker_along_and_the_sweep_takes_the_res
     one.with_template(scenario)
 
 
+@pytest.mark.slow
 def test_fork_and_spawn_of_one_attempt_are_one_run(probe):
     one = probe("import time; print('up', flush=True); time.sleep(0.5)")
 
@@ -410,6 +417,7 @@ def test_fork_and_spawn_of_one_attempt_are_one_run(probe):
     one.with_template(scenario)
 
 
+@pytest.mark.slow
 def test_runs_asked_for_at_the_same_time_are_all_served(probe):
     one = probe("print('up')")
 
@@ -487,6 +495,7 @@ def test_profile_that_does_not_ask_for_it_has_no_template(probe):
     with_templates(one, scenario)
 
 
+@pytest.mark.slow
 def test_changed_environment_gets_a_new_template(probe):
     one = probe()
 
@@ -508,6 +517,7 @@ def test_changed_environment_gets_a_new_template(probe):
     with_templates(one, scenario)
 
 
+@pytest.mark.slow
 def test_template_that_nobody_uses_is_ended(probe):
     one = probe()
 
@@ -526,6 +536,7 @@ def test_template_that_nobody_uses_is_ended(probe):
     with_templates(one, scenario)
 
 
+@pytest.mark.slow
 def test_killed_template_is_replaced_with_the_next_run(probe):
     one = probe()
 
@@ -541,6 +552,7 @@ def test_killed_template_is_replaced_with_the_next_run(probe):
     with_templates(one, scenario)
 
 
+@pytest.mark.slow
 def test_template_that_hangs_does_not_hold_up_runs_nor_start_any_later(probe, monkeypatch):
     monkeypatch.setattr(templates, "_ANSWER_S", 0.3)
     one = probe()
@@ -561,6 +573,7 @@ def test_template_that_hangs_does_not_hold_up_runs_nor_start_any_later(probe, mo
     with_templates(one, scenario)
 
 
+@pytest.mark.slow
 def test_template_that_was_of_no_use_is_not_tried_again_until_the_environment_changes(probe, capfd):
     one = probe(bad="import nothing_of_this_name")
 
@@ -581,6 +594,7 @@ def test_template_that_was_of_no_use_is_not_tried_again_until_the_environment_ch
     assert "cannot import bad: ModuleNotFoundError: No module named 'nothing_of_this_name'" in said
 
 
+@pytest.mark.slow
 def test_import_that_hangs_is_given_up(probe, monkeypatch):
     monkeypatch.setattr(templates, "_IMPORT_S", 0.5)
     one = probe(bad="import time; time.sleep(1000)")
