@@ -31,9 +31,8 @@ _BATCHES_PER_TURN = 4
 _QUIET_AFTER = 50
 _QUIET_EVERY = 5
 # A batch costs everybody more than a line does. While many streams have something to say, each waits so long for every
-# one of them before it sends a small batch, so that there are not much more than a thousand batches a second in all.
-_LINGER_PER_STREAM_S = 0.001
-_NO_LINGER_UP_TO = 10
+# one of them before it sends a small batch, so that there are not much more than five hundred batches a second in all.
+_LINGER_PER_STREAM_S = 0.002
 # In the same way a quiet stream is left alone for so long for every stream there is: to look costs, too.
 _REST_PER_STREAM_S = 0.0005
 _LONGEST_WAIT_S = 1.0
@@ -155,7 +154,7 @@ class Bridge:
         self._turn += 1
         behind = sum(1 for stream in self.streams.values() if stream.quiet <= 1)
         window = min(self._window, max(2 * self._limits.chunk, _ALL_WINDOWS_BYTES // max(1, behind)))
-        linger = min(behind * _LINGER_PER_STREAM_S, _LONGEST_WAIT_S) if behind > _NO_LINGER_UP_TO else 0.0
+        linger = min(behind * _LINGER_PER_STREAM_S, _LONGEST_WAIT_S)
         rest = min(len(self.streams) * _REST_PER_STREAM_S, _LONGEST_WAIT_S)
         backlog = False
         skip_quiet = self._turn % _QUIET_EVERY and not self.is_quiet
