@@ -7,8 +7,8 @@ is real. Then the same rate from 10 journals goes to 1, 10 and 100 subscribers, 
 For each the cost per event is the CPU time of a service while the events are written and stored, divided by their
 number. What the same streams cost while nothing is written, for reports every second, is measured first and given
 apart (`idle_percent`, of one CPU). Memory is what a service holds at the end. Every event must be stored (`lost`).
-`got_least` is the share of lines that the least lucky subscriber got: all of them are one process, and a hundred of them
-can be more than two cores have room for; what they miss is the price of their own slowness.
+`got_least` is the share of lines that the least lucky subscriber got: all of them are one process, and a hundred of
+them can be more than two cores have room for; what they miss is the price of their own slowness.
 `growth` is the cost per event of all services with the most streams, over that with 10, and `growth_above_idle` the
 same less what the streams cost without events. `slow_cost` is the broker's cost per event beside a subscriber that
 never reads, over that without it (the median of rounds in which both are measured), and `slow_lines` the smallest
