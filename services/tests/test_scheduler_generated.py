@@ -464,7 +464,9 @@ class World(RuleBasedStateMachine):
         for host in self.hosts.values():
             assert not host.attempts
         assert not self.machine.ledger.queue
-        assert not any(host.placed for host in self.machine.ledger.hosts.values())
+        for host in self.machine.ledger.hosts.values():
+            assert not host.placed
+            assert host.free() == host.total(), "something of it has leaked"
         reloaded = self._load().ledger.runs
         assert {run: each.render() for run, each in reloaded.items()} == {
             run: each.render() for run, each in self.machine.ledger.runs.items()
