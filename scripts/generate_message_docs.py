@@ -64,6 +64,7 @@ TOPICS = {
     "RunState": "run.<run>.state.",
     "Batch": "run.<run>.telemetry.`, `run.<run>.log.` and `repair.<run>.",
     "RunSummary": "run.<run>.summary.",
+    "FrameHandle": "run.<run>.frame.` and, with the picture as buffer, `run.<run>.picture.<max_dim>.<quality>.",
     "StoredPositions": "telemetry.stored.",
 }
 

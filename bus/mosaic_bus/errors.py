@@ -9,11 +9,14 @@ __all__ = [
     "BusError",
     "CannotBindError",
     "CommandRefusedError",
+    "FrameError",
     "HomeInUseError",
+    "LayoutError",
     "MessageTooLargeError",
     "NameTakenError",
     "NoAnswerError",
     "NotConnectedError",
+    "StaleFrameError",
     "UnsafeAddressError",
     "WrongVersionError",
 ]
@@ -105,3 +108,24 @@ class UnsafeAddressError(BusError):
             f"{address} is refused, since {why}, and the bus has no keys yet: "
             "use ipc:// (the default) or a loopback address such as tcp://127.0.0.1:5550"
         )
+
+
+class FrameError(BusError):
+    """Base of what can go wrong with pictures in shared memory."""
+
+
+class LayoutError(FrameError):
+    """A file is no ring of pictures, or one of a layout that is not known here."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} cannot be read as pictures: {reason}")
+        self.path = path
+
+
+class StaleFrameError(FrameError):
+    """A handle names a picture that is no longer there."""
+
+    def __init__(self, path: str, number: int, reason: str) -> None:
+        super().__init__(f"picture {number} of {path} is gone: {reason}")
+        self.path = path
+        self.number = number

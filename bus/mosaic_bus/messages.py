@@ -17,6 +17,7 @@ __all__ = [
     "EnvironmentStatus",
     "ExitReport",
     "FailureCategory",
+    "FrameHandle",
     "Gpu",
     "HostState",
     "Limits",
@@ -352,6 +353,30 @@ class StoredPositions(Model):
 
     storing: bool = Field(description="False while the store cannot write: bridges then do not wait for it")
     positions: list[StoredPosition]
+
+
+class FrameHandle(Model):
+    """Where a picture is, and the figures that belong to it; the picture itself only if it is asked for."""
+
+    host: str
+    run: str
+    attempt: int = Field(ge=1)
+    stream: str = Field(description="a run can have several, such as one for each agent")
+    file: str = Field(description="the ring, in the shared memory of the host")
+    epoch: int = Field(description="how often the file has been made anew")
+    slot: int = Field(ge=0)
+    number: int = Field(ge=0, description="counts the pictures of a stream, from 0")
+    shape: tuple[int, ...] = Field(description="height, width and, unless it is 1, channels, as it is in the ring")
+    dtype: Literal["uint8"] = "uint8"
+    wall: float = Field(description="when it was published")
+    step: int = 0
+    episode: int = 0
+    last_reward: float | None = None
+    rolling_return: float | None = None
+    step_rate_hz: float | None = None
+    encoding: Literal["jpeg"] | None = Field(
+        default=None, description="of the picture in the buffer; None: there is none"
+    )
 
 
 class RunSummary(Model):

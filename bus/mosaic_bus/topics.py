@@ -15,7 +15,9 @@ __all__ = [
     "repair",
     "reply",
     "run",
+    "run_frame",
     "run_log",
+    "run_picture",
     "run_state",
     "run_summary",
     "run_telemetry",
@@ -87,6 +89,16 @@ def run_log(run_id: str) -> str:
 def run_summary(run_id: str) -> str:
     """Live aggregates of a run."""
     return f"run.{run_id}.summary."
+
+
+def run_frame(run_id: str) -> str:
+    """Handles of a run's newest pictures."""
+    return f"run.{run_id}.frame."
+
+
+def run_picture(run_id: str, max_dim: int, quality: int) -> str:
+    """A run's pictures themselves, of that size and quality, for readers on other machines."""
+    return f"run.{run_id}.picture.{max_dim}.{quality}."
 
 
 def repair(run_id: str) -> str:

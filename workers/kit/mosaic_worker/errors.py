@@ -6,6 +6,7 @@ __all__ = [
     "AlreadyEndedError",
     "ConfigError",
     "EventError",
+    "FrameError",
     "InfrastructureError",
     "RequestError",
     "RunCancelled",
@@ -59,6 +60,10 @@ class AlreadyEndedError(WorkerError):
 
 class EventError(WorkerError):
     """A line is not a valid event of the dialect."""
+
+
+class FrameError(WorkerError):
+    """A picture cannot be published."""
 
 
 class RequestError(WorkerError):
