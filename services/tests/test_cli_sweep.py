@@ -292,7 +292,7 @@ def test_optuna_prunes_what_is_behind(cli, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_driver_killed_in_the_middle_goes_on_and_runs_no_trial_twice(cli, start, tmp_path, number):
     file = optuna(tmp_path, f"killed-{int(number)}.yaml", "trials: 6, concurrent: 2")
-    driver = start("sweep", file, "episodes=400")
+    driver = start("sweep", file, "episodes=3000")
     output = ""
     while "complete" not in output:  # the first has ended, the second or third runs
         line = driver.stdout.readline()

@@ -8,7 +8,7 @@ import pytest
 from ulid import ULID
 
 from mosaic_bus.messages import RunSpec, RunState, RunSummary
-from mosaic_services.cli.groups import Row, best_first, parameters, progress, run_table
+from mosaic_services.cli.groups import Row, best_first, parameters, progress, run_table, why_not
 from mosaic_services.cli.queue import in_order
 from mosaic_services.sweeps.trials import RUNGS, Followed, metric_value
 
@@ -151,15 +151,15 @@ def test_only_what_varies_is_shown():
     assert parameters({"1": specs["1"]}) == {"1": {}}
 
 
-def test_table_of_a_group_has_reasons_only_if_something_went_wrong():
+def test_table_of_a_group_is_followed_by_reasons_if_something_went_wrong():
     good = Row(state("succeeded"), summary(return_mean=2.0, return_std=1.0), {"config.lr": 0.001})
     bad = Row(state("failed", reason="exit 1"), None, {"config.lr": 1e-5})
-    assert [str(each.header) for each in run_table([good], "episode_return").columns] == [
-        "RUN", "NAME", "LR", "STATE", "RETURN", "EPISODES", "STEPS",
+    assert [str(each.header) for each in run_table([good, bad], "loss").columns] == [
+        "RUN", "NAME", "LR", "STATE", "LOSS", "EPISODES", "STEPS",
     ]  # fmt: skip
-    assert [str(each.header) for each in run_table([good, bad], "loss").columns][-4:] == [
-        "LOSS", "EPISODES", "STEPS", "WHY",
-    ]  # fmt: skip
+    assert why_not([good]) == []
+    assert [str(line) for line in why_not([good, bad])] == [f"{bad.run.run[-6:]}  failed: exit 1"]
+    assert str(why_not([bad] * 12)[-1]).startswith("and 2 more")
 
 
 def test_queue_is_in_the_order_of_priority_and_then_of_coming():

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from mosaic_bus.messages import RunSpec, RunState, RunSummary
 
-__all__ = ["Row", "best_first", "parameters", "progress", "run_table"]
+__all__ = ["Row", "best_first", "parameters", "progress", "run_table", "why_not"]
 
 _BAR = 20
+_REASONS_SHOWN = 10
 _ON_THE_WAY = (RunStateName.PREPARING, RunStateName.STARTING, RunStateName.RUNNING, RunStateName.STOPPING)
 _NOT_VARIED = frozenset({"name", "group", "replaces"})
 
@@ -81,15 +82,25 @@ def _flatten(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def why_not(rows: list[Row]) -> list[Text]:
+    """A line for each run that did not succeed: in a column beside all that varies there would be no room for it."""
+    stopped = [row.run for row in rows if _stopped(row.run)]
+    lines = [
+        styled(short(run.run), "  ", state_text(run.state), f": {plain(run.detail or run.reason)}".replace("\n", " "))
+        for run in stopped[:_REASONS_SHOWN]
+    ]
+    if more := len(stopped) - len(lines):
+        lines.append(styled((f"and {more} more that did not succeed: mosaic why RUN", "bright_black")))
+    return lines
+
+
 def run_table(rows: list[Row], metric: str) -> Table:
     """One line per run: what varies, its state, and what it brought."""
     paths = list({path: None for row in rows for path in row.values})
     named = labels(paths)
     title = "return" if metric == "episode_return" else metric
-    stopped = any(_stopped(row.run) for row in rows)
     columns = ["run", "name", *(named[path] for path in paths), "state", title, "episodes", "steps"]
-    made = table(*columns, *(["why"] if stopped else []), right=(title, "episodes", "steps"))
-    made.columns[-1].no_wrap = False
+    made = table(*columns, right=(title, "episodes", "steps"))
     for row in rows:
         summary = row.summary
         value = metric_value(summary, metric)
@@ -102,11 +113,6 @@ def run_table(rows: list[Row], metric: str) -> Table:
             number(value) + (f" ± {number(spread)}" if spread is not None else ""),
             f"{summary.episodes:,}" if summary else "",
             f"{summary.step:,}" if summary else "",
-            *(
-                [plain(row.run.detail or row.run.reason).replace("\n", " ") if _stopped(row.run) else ""]
-                if stopped
-                else []
-            ),
         )
     return made
 

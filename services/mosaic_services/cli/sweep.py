@@ -210,12 +210,14 @@ def show(
 
 
 def _print_group(bus: Bus, group: str, limit: int) -> None:
-    from mosaic_services.cli.groups import progress, run_table  # noqa: PLC0415 - start-up time
+    from mosaic_services.cli.groups import progress, run_table, why_not  # noqa: PLC0415 - start-up time
 
     state, study = _find(bus, group)
     rows, metric, total = _rows(bus, state, study, limit)
     say((state.group, "bold"), "  ", progress(state.counts, total))
     console().print(run_table(rows, metric))
+    for line in why_not(rows):
+        say(line)
     if state.total > len(rows):
         say((f"{len(rows)} of {state.total:,}; more with --limit", "bright_black"))
 

@@ -231,6 +231,10 @@ def _die_with(parent: int) -> None:
 
 def main() -> None:
     """Be a template; in what it forks this returns, or raises, as the worker's main module does."""
+    # Whoever started us may ignore signals, as nohup does, and what is ignored is inherited; a run starts without that.
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     control = Control(int(sys.argv[1]))
     wanted = control.hear()
     _die_with(wanted["parent"])
