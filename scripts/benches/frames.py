@@ -9,6 +9,11 @@ Method, for each shape:
   together from two. `frames` is how many were written in all while somebody read.
 - latency: a writer at 60 pictures per second, and the reader, which looks every tenth of a millisecond: from the
   writer's own time stamp, taken before the picture is complete, to the end of the reader's copy.
+
+And for training: steps per second of a rollout in CartPole-v1 with a small network, in the environment of the baseline
+worker (see `_frames_training.py`), in turns: without any wrapper, `off`, `single` at 30 pictures per second, and a
+`grid` of four at 30 against four without. The time that the environment takes to render is taken off, and given apart
+as its share of the time (`render`). The ratios are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from _frames_reader import PATTERNS
 
+from mosaic_services.environments import build, read_recipe
 from mosaic_worker.frames import FrameWriter
 
 if TYPE_CHECKING:
@@ -128,11 +134,34 @@ def measure_latency(folder: Path, shape: tuple[int, ...], seconds: float) -> dic
     return {"p50_ms": round(seen["p50_ms"], 3), "p99_ms": round(seen["p99_ms"], 3)}
 
 
+def measure_training(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    """What pictures cost a training loop: steps per second as a ratio of those without any wrapper."""
+    recipe = read_recipe(Path(__file__).parents[2] / "workers" / "baseline_worker")
+    environment = build(recipe, "default", lambda step, percent: say(f"environment: {step} ({percent:.0f} %)"))
+    script = str(Path(__file__).with_name("_frames_training.py"))
+    command = [str(environment.python), script, str(folder), str(rounds), str(seconds)]
+    done = subprocess.run(command, env=environment.environ(), check=True, capture_output=True, text=True)
+    rates = json.loads(done.stdout.splitlines()[-1])
+
+    def ratio(mode: str, bare: str) -> float:
+        pairs = zip(rates[mode], rates[bare], strict=True)
+        return round(statistics.median(with_it[0] / without[0] for with_it, without in pairs), 3)
+
+    return {
+        "steps_per_s": round(statistics.median(rate for rate, _ in rates["none"])),
+        "off": ratio("off", "none"),
+        "single": ratio("single", "none"),
+        "grid": ratio("grid", "none4"),
+        "render": {mode: round(statistics.median(share for _, share in rates[mode]), 3) for mode in ("single", "grid")},
+    }
+
+
 def main() -> None:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=200_000, help="pictures written while somebody reads")
     parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7, help="of training with and without pictures")
     arguments = parser.parse_args()
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-", dir="/dev/shm") as scratch:
@@ -144,6 +173,7 @@ def main() -> None:
                 **measure_latency(folder, shape, 10.0),
             }
             say(f"{name}: {json.dumps(result[name])}")
+        result["training"] = measure_training(Path(scratch), arguments.rounds, 2.0)
     print(json.dumps(result))
 
 
