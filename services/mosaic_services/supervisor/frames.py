@@ -215,9 +215,9 @@ class Frames:
     # ── what there is ───────────────────────────────────────────────────────────────────────────
 
     def rings(self, run: str) -> list[Ring] | None:
-        """The streams of a run's live attempt; None if it has none here."""
+        """The streams of a run's live attempt, by name; None if it has none here."""
         keys = [key for key in self._followed if key.run == run]
-        return list(self._followed[max(keys)].rings.values()) if keys else None
+        return [ring for _, ring in sorted(self._followed[max(keys)].rings.items())] if keys else None
 
     def states(self, run: str) -> list[FrameStream] | None:
         """The streams of a run's live attempt, described; None if it has none here."""
