@@ -11,13 +11,11 @@ import zlib
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from mosaic_worker.cli import run_worker
 from mosaic_worker.config import WorkerConfig
 from mosaic_worker.context import RunContext
-from mosaic_worker.frames import FrameWriter
 from stress_worker import get_worker_metadata
 
 
@@ -109,6 +107,8 @@ def publish_frames(context: RunContext[StressConfig]) -> None:
         return
     if config.frames_by_child and os.fork():
         return
+    from mosaic_worker.frames import FrameWriter  # numpy takes a moment, which runs without pictures are to be spared
+
     writers = [FrameWriter(folder, stream) for stream in config.frame_streams]
     for number in range(config.frames):
         for writer in writers:
@@ -121,8 +121,10 @@ def publish_frames(context: RunContext[StressConfig]) -> None:
     context.stop.check()
 
 
-def marked(number: int, shape: tuple[int, ...]) -> np.ndarray:
+def marked(number: int, shape: tuple[int, ...]) -> Any:
     """A grey picture with its number and, in the first four bytes, the checksum of the rest."""
+    import numpy as np
+
     picture = np.full(shape, number % 251, np.uint8)
     flat = picture.reshape(-1)
     flat[4:12] = np.frombuffer(np.uint64(number).tobytes(), np.uint8)
