@@ -132,13 +132,16 @@ def test_header_that_goes_bad_under_way_is_counted_and_the_others_go_on(frames, 
     assert said[-1][1].stream == "good"
 
 
-def test_end_says_what_the_last_picture_was_even_if_the_run_host_has_removed_the_file(frames):
+@pytest.mark.parametrize("looks", [0, 1, 3])
+def test_end_says_what_the_last_picture_was_even_if_the_run_host_has_removed_the_file(frames, looks):
     folder = frames.make(KEY)
     writer = FrameWriter(folder)
     writer.write(picture())
     frames.turn(0.0)
     writer.write(picture(), step=77)
     shutil.rmtree(folder)
+    for now in (0.1, 1.0, 2.0)[:looks]:
+        frames.turn(now)
     (last,) = frames.end(KEY)
     assert (last.newest.step, last.published, last.writer) == (77, 2, "ended")
     assert frames.counters["bad_rings"] == 0

@@ -130,8 +130,9 @@ class _Followed:
         self.rings: dict[str, Ring] = {}
         # What is not looked at again, by its number of file: another file of that name is.
         self.bad: dict[str, int] = {}
-        # Those that were gone when last looked at: with their folder, as is usual at the end, or alone.
-        self.missing: set[str] = set()
+        # Those that were gone when last looked at: with their folder, as is usual at the end, or alone. They stay open,
+        # since what they came to is still to be said.
+        self.missing: dict[str, Ring] = {}
         self.list_at = 0.0
 
 
@@ -178,7 +179,7 @@ class Frames:
         """Remove an attempt's folder; return what its streams came to."""
         followed = self._followed.pop(key, None)
         states: list[FrameStream] = []
-        for ring in followed.rings.values() if followed else ():
+        for ring in (*followed.missing.values(), *followed.rings.values()) if followed else ():
             with contextlib.suppress(Exception):  # A ring that is broken has been complained about.
                 ring.look(final=True)
             if state := ring.state(self._host, ended=True):
@@ -274,10 +275,11 @@ class Frames:
         try:
             found = dict(_rings_in(followed.folder))
         except OSError:
-            followed.missing.clear()
             return  # The attempt is ending, or its folder was taken away: there is nothing to follow.
-        for stream in followed.missing - set(found):
-            self.complain(key, stream, "the file has gone")
+        for stream, ring in followed.missing.items():
+            if stream not in found:
+                self.complain(key, stream, "the file has gone")
+            ring.reader.close()
         followed.missing.clear()
         for stream, inode in found.items():
             if stream in followed.rings or followed.bad.get(stream) == inode:
@@ -303,10 +305,10 @@ class Frames:
         del followed.rings[ring.stream]
         self._turns.remove(ring)
         if missing:
-            followed.missing.add(ring.stream)
+            followed.missing[ring.stream] = ring
         else:
             followed.bad[ring.stream] = ring.reader.inode
-        ring.reader.close()
+            ring.reader.close()
 
 
 def _rings_in(folder: str) -> Iterator[tuple[str, int]]:
