@@ -16,6 +16,7 @@ __all__ = [
     "NameTakenError",
     "NoAnswerError",
     "NotConnectedError",
+    "PillowMissingError",
     "StaleFrameError",
     "UnsafeAddressError",
     "WrongVersionError",
@@ -129,3 +130,10 @@ class StaleFrameError(FrameError):
         super().__init__(f"picture {number} of {path} is gone: {reason}")
         self.path = path
         self.number = number
+
+
+class PillowMissingError(FrameError):
+    """Pictures from another machine are JPEG, and what decodes them is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("pictures from another machine are JPEG, and Pillow is not here: pip install pillow")

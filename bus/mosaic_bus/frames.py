@@ -7,22 +7,25 @@ and after. It never waits, never writes, and never removes anything.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
 from mosaic_bus.errors import LayoutError, StaleFrameError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from mosaic_bus.messages import FrameHandle
 
-__all__ = ["Frame", "FrameReader"]
+__all__ = ["Frame", "FrameFacts", "FrameReader"]
 
 MAGIC = int.from_bytes(b"MOSAICFL", "little")
 LAYOUT = 1
@@ -36,12 +39,31 @@ _MOST_SLOTS = 64
 # A writer that overtakes a reader so often in a row writes faster than anybody can copy.
 _TRIES = 100
 
+Taken = TypeVar("Taken")
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A picture with the figures that belong to it."""
 
     picture: npt.NDArray[np.uint8]
+    number: int
+    epoch: int
+    step: int
+    episode: int
+    wall: float
+    monotonic: float
+    last_reward: float
+    rolling_return: float
+    step_rate_hz: float
+    stream: str = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFacts:
+    """All about a picture but the picture."""
+
+    shape: tuple[int, ...]
     number: int
     epoch: int
     step: int
@@ -59,11 +81,14 @@ class FrameReader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a ring; raise `LayoutError` if it is none, and `FileNotFoundError` if it is not there."""
         self.path = Path(path)
+        self.inode = 0
         self._map: mmap.mmap
         self._header: npt.NDArray[np.uint64]
         self._words: npt.NDArray[np.uint64]
         self._reals: npt.NDArray[np.float64]
         self._bytes: npt.NDArray[np.uint8]
+        # As they were when the file was found to be in order: what becomes of its header later leads nobody astray.
+        self._slots = self._stride = self._capacity = 0
         self._open()
 
     def __enter__(self) -> Self:
@@ -85,7 +110,7 @@ class FrameReader:
     @property
     def slots(self) -> int:
         """How many pictures the file can hold."""
-        return int(self._header[_SLOTS])
+        return self._slots
 
     @property
     def is_closed(self) -> bool:
@@ -104,14 +129,33 @@ class FrameReader:
 
     def latest(self) -> Frame | None:
         """Copy the newest whole picture; None if there is none yet."""
+        return self._newest(self._copy)
+
+    def facts(self) -> FrameFacts | None:
+        """Say all about the newest whole picture, without copying it; None if there is none yet."""
+        return self._newest(self._facts)
+
+    def refresh(self) -> None:
+        """Look whether the file is still the one that was opened; open another that has taken its place.
+
+        Another writer of the same stream, after the first has closed or died, makes another file. Raise
+        `FileNotFoundError` if there is none any more, and `LayoutError` if it has been cut short.
+        """
+        found = self.path.stat()
+        if found.st_ino != self.inode:
+            self._reopen()
+        elif found.st_size < len(self._map):
+            raise LayoutError(str(self.path), f"it has been cut from {len(self._map)} to {found.st_size} bytes")
+
+    def _newest(self, take: Callable[[int], Taken | None]) -> Taken | None:
         if int(self._header[_STATE]) == REPLACED:
             self._reopen()
         for _ in range(_TRIES):
             newest = self.published - 1
             # One that is being overwritten, or was when its writer died, is passed over for the one before it.
-            for number in range(newest, max(-1, newest - self.slots), -1):
-                if frame := self._copy(number):
-                    return frame
+            for number in range(newest, max(-1, newest - self._slots), -1):
+                if taken := take(number):
+                    return taken
             if self.published - 1 == newest:
                 return None
         return None
@@ -132,29 +176,49 @@ class FrameReader:
     def close(self) -> None:
         """Let go of the file."""
         self._header = self._header.copy()
-        self._words = self._words.copy()
-        self._reals = self._reals.copy()
+        self._words = self._words[:0].copy()
+        self._reals = self._reals[:0].copy()
         self._bytes = self._bytes[:0].copy()
         self._map.close()
 
-    def _copy(self, number: int) -> Frame | None:
-        """Copy a picture if it is there and stays whole meanwhile."""
-        slots, stride, capacity = (int(self._header[word]) for word in (_SLOTS, _STRIDE, _CAPACITY))
-        start = HEADER_BYTES + (number % slots) * stride
-        at = start // _WORD
+    def _facts(self, number: int) -> FrameFacts | None:
+        """Read a picture's figures if it is there and stays whole meanwhile."""
+        at = (HEADER_BYTES + (number % self._slots) * self._stride) // _WORD
         wanted = 2 * number + 2
         if int(self._words[at]) != wanted:
             return None
         height, width, channels, kind, size, step, episode = (int(each) for each in self._words[at + 1 : at + 8])
         figures = [float(each) for each in self._reals[at + 8 : at + 13]]
-        if kind != _UINT8 or size != height * width * channels or size > capacity:
-            return None  # Torn, or not ours: the lock below would say so, but the copy must not go astray first.
-        begin = start + SLOT_HEADER_BYTES
-        picture = self._bytes[begin : begin + size].copy()
+        if kind != _UINT8 or size != height * width * channels or size > self._capacity:
+            return None  # Torn, or not ours: the lock would say so, but a copy must not go astray first.
         if int(self._words[at]) != wanted:
             return None
         shape = (height, width) if channels == 1 else (height, width, channels)
-        return Frame(picture.reshape(shape), number, self.epoch, step, episode, *figures)
+        return FrameFacts(shape, number, self.epoch, step, episode, *figures)
+
+    def _copy(self, number: int) -> Frame | None:
+        """Copy a picture if it is there and stays whole meanwhile."""
+        facts = self._facts(number)
+        if facts is None:
+            return None
+        start = HEADER_BYTES + (number % self._slots) * self._stride
+        begin = start + SLOT_HEADER_BYTES
+        picture = self._bytes[begin : begin + math.prod(facts.shape)].copy()
+        if int(self._words[start // _WORD]) != 2 * number + 2:
+            return None
+        return Frame(
+            picture.reshape(facts.shape),
+            number,
+            facts.epoch,
+            facts.step,
+            facts.episode,
+            facts.wall,
+            facts.monotonic,
+            facts.last_reward,
+            facts.rolling_return,
+            facts.step_rate_hz,
+            self.path.stem,
+        )
 
     def _reopen(self) -> None:
         self.close()
@@ -162,7 +226,8 @@ class FrameReader:
 
     def _open(self) -> None:
         with self.path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            found = os.fstat(file.fileno())
+            size, self.inode = found.st_size, found.st_ino
             if size < HEADER_BYTES:
                 raise LayoutError(str(self.path), f"it has {size} bytes, and the header alone has {HEADER_BYTES}")
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
@@ -173,6 +238,7 @@ class FrameReader:
         if reason := self._what_is_wrong(size):
             self.close()
             raise LayoutError(str(self.path), reason)
+        self._slots, self._stride, self._capacity = (int(self._header[word]) for word in (_SLOTS, _STRIDE, _CAPACITY))
 
     def _what_is_wrong(self, size: int) -> str:
         header = [int(each) for each in self._header[:12]]

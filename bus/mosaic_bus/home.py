@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from mosaic_bus.errors import BusError, CannotBindError, HomeInUseError, UnsafeAddressError
 
-__all__ = ["Address", "Home", "hold_lock"]
+__all__ = ["Address", "Home", "hold_lock", "make_private"]
 
 # A Unix socket path holds at most 103 bytes on macOS (107 on Linux); "/out.sock" takes nine.
 _OWNER_ONLY = 0o700
@@ -130,6 +130,12 @@ class Home:
         digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
         return Path(f"/tmp/mosaic-{os.getuid()}/{digest}")  # noqa: S108 - created 0700 and its owner checked below
 
+    @property
+    def frames(self) -> Path:
+        """The folder of pictures in shared memory, on this machine: one folder per attempt, `<run>.<attempt>/`."""
+        digest = hashlib.sha256(os.fsencode(os.path.realpath(self.path))).hexdigest()[:16]
+        return Path(f"/dev/shm/mosaic-{os.getuid()}-{digest}")  # noqa: S108 - made 0700 and its owner checked by whoever makes it
+
     def address(self, override: str | None = None) -> Address:
         """Where the bus of this home is: the override, else `$MOSAIC_BUS`, else what `up --bind` left, else ipc."""
         text = override or os.environ.get("MOSAIC_BUS")
@@ -148,8 +154,8 @@ class Home:
             folder.chmod(_OWNER_ONLY)  # The home may be a folder that was there before, and open to others.
         sockets = self.sockets
         if sockets.parent != Path(os.path.realpath(self.path)):
-            _make_private(sockets.parent)
-        _make_private(sockets)
+            make_private(sockets.parent)
+        make_private(sockets)
 
     def lock(self, what: str) -> IO[str]:
         """Hold `<what>.lock` until the returned file is closed; raise if another process holds it."""
@@ -174,7 +180,7 @@ class Home:
         return epoch
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Make a folder that only we can enter; refuse one that somebody else put there."""
     folder.mkdir(mode=_OWNER_ONLY, exist_ok=True)
     found = folder.lstat()

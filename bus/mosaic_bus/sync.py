@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
     from mosaic_bus.commands import Command
     from mosaic_bus.envelope import Message
+    from mosaic_bus.frames import Frame
     from mosaic_bus.home import Address
 
 __all__ = ["Bus"]
+
+_QUEUE_LENGTH = 10_000
 
 Result = TypeVar("Result", bound=Model)
 Value = TypeVar("Value")
@@ -63,21 +66,44 @@ class Bus:
         subscription = self._call(self._subscribe(prefixes))
         return self._iterate(subscription, timeout)
 
+    def frames(
+        self, run: str, stream: str | None = None, *, remote: bool = False, timeout: float | None = None
+    ) -> Iterator[Frame]:
+        """Yield a run's pictures as they come; end with the run, or after `timeout` seconds without one.
+
+        They come from shared memory if the run is on this machine, else (or if `remote`) as JPEG off the bus.
+        """
+        from mosaic_bus.pictures import PictureFeed  # noqa: PLC0415 - needs numpy, which takes a moment
+
+        with PictureFeed(self, run, stream, remote=remote) as feed:
+            yield from feed.frames(timeout)
+
+    def subscribe(self, *prefixes: str, max_queue: int) -> Subscription:
+        """Receive some topics from now on, with `wait_for`; the oldest messages go if more than `max_queue` wait."""
+        return self._call(self._subscribe(prefixes, max_queue))
+
+    def wait_for(self, subscription: Subscription, timeout: float) -> Message | None:
+        """Wait for the next message of a subscription; None if none came in time."""
+        return self._call(subscription.next(timeout))
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Stop receiving; does no harm after the bus was closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(subscription.close)
+
     def _iterate(self, subscription: Subscription, timeout: float | None) -> Iterator[Message]:
         try:
             while not subscription.closed:
-                message = self._call(subscription.next(1.0 if timeout is None else timeout))
+                message = self.wait_for(subscription, 1.0 if timeout is None else timeout)
                 if message is not None:
                     yield message
                 elif timeout is not None:
                     return
         finally:
-            # An iterator may outlive its bus.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(subscription.close)
+            self.unsubscribe(subscription)  # An iterator may outlive its bus.
 
-    async def _subscribe(self, prefixes: tuple[str, ...]) -> Subscription:
-        subscription = self.client.subscribe(*prefixes)
+    async def _subscribe(self, prefixes: tuple[str, ...], max_queue: int = _QUEUE_LENGTH) -> Subscription:
+        subscription = self.client.subscribe(*prefixes, max_queue=max_queue)
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await self.client.synced()

@@ -21,6 +21,7 @@ from mosaic_bus.messages import (
     EnvironmentStatus,
     ExitReport,
     FailureCategory,
+    FrameHandle,
     HostState,
     Model,
     Position,
@@ -147,6 +148,23 @@ BODIES: list[tuple[str, str, str, Model]] = [
     ),
 ]
 
+FRAME = FrameHandle(
+    host="node-1",
+    run=RUN,
+    attempt=1,
+    stream="main",
+    file=f"/dev/shm/mosaic-1000-0123456789abcdef/{RUN}.1/main.ring",
+    epoch=1,
+    slot=2,
+    number=1234,
+    shape=(480, 640, 3),
+    wall=NOW,
+    step=98765,
+    episode=7,
+    last_reward=-0.5,
+    step_rate_hz=1500.5,
+)
+
 
 def batch(kind: str, first: int, offset: int) -> Batch:
     """Three lines of a stream, of which the last is not JSON."""
@@ -172,6 +190,17 @@ def samples() -> list[tuple[str, str, Message]]:
     ):
         message = Message(topic, header("supervisor.node-1", 100), body.model_dump(mode="json"), (LINES,))
         found.append((what, "Batch", message))
+    for what, topic, handle, buffers in (
+        ("where a run's newest picture is", topics.run_frame(RUN), FRAME, ()),
+        (
+            "a picture with its handle (the JPEG is cut short here)",
+            topics.run_picture(RUN, 640, 80),
+            FRAME.model_copy(update={"encoding": "jpeg"}),
+            (b"\xff\xd8\xff\xe0",),
+        ),
+    ):
+        message = Message(topic, header("supervisor.node-1", 110), handle.model_dump(mode="json"), buffers)
+        found.append((what, "FrameHandle", message))
     me = f"client.{CLIENT}"
     cancel = {"command": Cancel.name, "reply_to": CLIENT, "args": Cancel(run=RUN).model_dump(mode="json")}
     refusal = {"code": "already_final", "message": "the run has ended: failed", "details": {"state": "failed"}}

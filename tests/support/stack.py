@@ -215,5 +215,6 @@ class Stack:
                 if home in marks or home in str(process.environ().get("MOSAIC_ATTEMPT_MARK", "")):
                     found.append(f"process {process.pid}: {marks}")
         found += [f"socket {path}" for path in self.home.sockets.glob("*.sock")]
-        found += [f"shared memory {path}" for path in Path("/dev/shm").glob("mosaic*")]
+        if self.home.frames.exists():
+            found += [f"shared memory {path}" for path in (self.home.frames, *self.home.frames.rglob("*"))]
         return found

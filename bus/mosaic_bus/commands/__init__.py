@@ -40,9 +40,14 @@ from mosaic_bus.commands.supervisor import (
     Description,
     Detach,
     Forget,
+    FrameStream,
+    FrameStreams,
+    FrameStreamsResult,
     Place,
     Resend,
     Stop,
+    WatchFrames,
+    WatchFramesResult,
 )
 from mosaic_bus.commands.telemetry import (
     Episodes,
@@ -73,6 +78,9 @@ __all__ = [
     "Episodes",
     "Events",
     "Forget",
+    "FrameStream",
+    "FrameStreams",
+    "FrameStreamsResult",
     "GroupList",
     "GroupState",
     "Groups",
@@ -110,6 +118,8 @@ __all__ = [
     "SubmittedMany",
     "Summaries",
     "SummariesResult",
+    "WatchFrames",
+    "WatchFramesResult",
     "Why",
     "WhyResult",
 ]

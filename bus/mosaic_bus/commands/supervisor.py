@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from mosaic_bus.commands.common import Ack, Command
-from mosaic_bus.messages import Checkpoint, Model, RunSpec, StreamKind
+from mosaic_bus.messages import Checkpoint, FrameHandle, Model, RunSpec, StreamKind
 
 __all__ = [
     "Describe",
     "Description",
     "Detach",
     "Forget",
+    "FrameStream",
+    "FrameStreams",
+    "FrameStreamsResult",
     "Place",
     "Resend",
     "Stop",
+    "WatchFrames",
+    "WatchFramesResult",
 ]
 
 
@@ -95,3 +100,46 @@ class Detach(Command[Ack]):
 
     name: ClassVar[str] = "detach"
     result: ClassVar[type[Model]] = Ack
+
+
+class FrameStream(Model):
+    """One of a run's streams of pictures."""
+
+    newest: FrameHandle
+    published: int = Field(description="pictures so far")
+    fps: float = Field(description="pictures per second, over the last two seconds")
+    writer: Literal["live", "closed", "dead", "ended"] = Field(
+        description="whether more may come: `dead` if its process has gone, `ended` if the attempt has"
+    )
+
+
+class FrameStreamsResult(Model):
+    """The streams of the newest attempt that was on this host; of one that has ended, as they were at its end."""
+
+    streams: list[FrameStream]
+
+
+class FrameStreams(Command[FrameStreamsResult]):
+    """Which pictures a run has on this host. Refused with `unknown_run`."""
+
+    name: ClassVar[str] = "frame_streams"
+    result: ClassVar[type[Model]] = FrameStreamsResult
+    run: str
+
+
+class WatchFramesResult(Model):
+    """Where the pictures come, and how long: ask again before that, for as long as you want them."""
+
+    topic: str
+    lease_s: float
+
+
+class WatchFrames(Command[WatchFramesResult]):
+    """Have a run's pictures published as JPEG, for readers on other machines. Refused with `unknown_run`."""
+
+    name: ClassVar[str] = "watch_frames"
+    result: ClassVar[type[Model]] = WatchFramesResult
+    run: str
+    stream: str | None = Field(default=None, description="all of them if it is left out")
+    max_dim: int = Field(default=640, ge=16, le=4096, description="larger pictures are made smaller")
+    quality: int = Field(default=80, ge=1, le=95, description="of the JPEG")

@@ -1,15 +1,18 @@
-"""Figures made from a run's summary: how long it will take, what its loss is."""
+"""Figures of a run, for people: how long it will take, what its loss is, what belongs to a picture."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from mosaic_services.cli.output import number
 from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
-    from mosaic_bus.messages import RunState, RunSummary
+    from mosaic_bus.frames import Frame
+    from mosaic_bus.messages import FrameHandle, RunState, RunSummary
 
-__all__ = ["eta_s", "loss"]
+__all__ = ["eta_s", "loss", "of_picture"]
 
 
 def eta_s(state: RunState, summary: RunSummary, now: float) -> float | None:
@@ -29,3 +32,15 @@ def loss(summary: RunSummary) -> float | None:
         return None
     names.sort(key=lambda name: ("policy" not in name.lower() and "actor" not in name.lower(), name))
     return summary.scalars[names[0]]
+
+
+def of_picture(picture: FrameHandle | Frame) -> str:
+    """Write the figures that belong to a picture, as far as they are known."""
+    parts = [f"step {picture.step:,}", f"episode {picture.episode:,}"]
+    named = (
+        ("reward", picture.last_reward),
+        ("return", picture.rolling_return),
+        ("steps/s", picture.step_rate_hz),
+    )
+    parts += [f"{name} {number(value)}" for name, value in named if value is not None and not math.isnan(value)]
+    return "  ".join(parts)

@@ -45,6 +45,7 @@ COMMANDS = {
     "show": _Entry("Show one run: its state, why, attempts, results.", _RUNS),
     "why": _Entry("Say why a run waits, is there, was stopped, or failed.", _RUNS),
     "logs": _Entry("Print a run's log, or follow it.", _RUNS),
+    "frames": _Entry("Show a run's pictures, or save them.", _RUNS),
     "series": _Entry("Print one of a run's curves.", _RUNS),
     "cancel": _Entry("Stop runs, or take them out of the queue.", _RUNS),
     "rerun": _Entry("Submit a run again.", _RUNS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -107,6 +108,8 @@ def kill(home: Home) -> tuple[int, int]:
         if not found and not swept:
             break
         time.sleep(0.01)
+    # Nobody is left to remove what they had in shared memory.
+    shutil.rmtree(home.frames, ignore_errors=True)
     return len(hosts), others
 
 

@@ -17,6 +17,7 @@ from mosaic_services.supervisor import machine, processes
 from mosaic_services.supervisor.builder import Builder, BuildFailedError
 from mosaic_services.supervisor.checkpoints import last_checkpoint
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.supervisor.frames import FASTLANE_DIR
 
 if TYPE_CHECKING:
     import subprocess
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mosaic_bus.home import Home
     from mosaic_services.environments import Environment
     from mosaic_services.supervisor.bridge import Bridge, Stream
+    from mosaic_services.supervisor.frames import Frames
     from mosaic_services.supervisor.templates import Templates
 
 __all__ = ["Attempts"]
@@ -72,6 +74,7 @@ class Attempts:
         builder: Builder,
         templates: Templates,
         bridge: Bridge,
+        frames: Frames,
         gpus: frozenset[str],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
@@ -87,6 +90,7 @@ class Attempts:
         self._builder = builder
         self._templates = templates
         self._bridge = bridge
+        self._frames = frames
         self._spawn = spawn
         self._children: set[subprocess.Popen[bytes]] = set()
         self._troubled: set[AttemptKey] = set()
@@ -136,6 +140,7 @@ class Attempts:
             except Exception:
                 # One unreadable folder must not keep the others from being looked after.
                 _log.exception("cannot adopt", attempt=str(folder.key), folder=str(folder.path))
+        self._frames.sweep(each.folder.key for each in self.live())
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────
 
@@ -182,6 +187,7 @@ class Attempts:
         if host is not None:
             self.tracked[key].host = host
             attempt.phase = AttemptPhase.STARTING
+            self._frames.follow(key)
             if folder.has_begun():
                 await self._do(machine.JournalGrew(key))
             if (reason := folder.stop_reason()) is not None:
@@ -203,12 +209,22 @@ class Attempts:
         after = self.machine.attempts.get(stimulus.key)
         if after is None or after.phase is not phase:
             self.changed.set()
+            if after is None or after.phase is AttemptPhase.ENDED:
+                self._end_frames(stimulus.key)
         if self.is_ended(stimulus.key):
             self._end_streams(stimulus.key)
 
     def _end_streams(self, key: AttemptKey) -> None:
         for stream in self.tracked[key].streams:
             stream.ended = True
+
+    def _end_frames(self, key: AttemptKey) -> None:
+        streams = self._frames.end(key)
+        if streams:
+            try:
+                AttemptFolder(self.home, key).keep_frames(streams)
+            except OSError as error:  # What the last picture was is then not known: no harm is done.
+                _log.warning("cannot record the last pictures", attempt=str(key), reason=str(error))
 
     async def _obey(self, instruction: machine.Instruction) -> None:
         tracked = self.tracked[instruction.key]
@@ -278,6 +294,9 @@ class Attempts:
 
     async def _start(self, tracked: Tracked) -> None:
         tracked.start_deadline = math.inf  # While a template is asked, no run host is missing.
+        pictures = self._frames.make(tracked.folder.key)
+        if pictures is not None:
+            tracked.environ[FASTLANE_DIR] = pictures
         environment = tracked.environment
         warm = environment is not None and await self._templates.start(tracked.folder, environment, tracked.environ)
         tracked.start_deadline = time.monotonic() + _START_DEADLINE_S

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mosaic_bus.commands import FrameStream, FrameStreamsResult
 from mosaic_bus.messages import Checkpoint, ExitReport, FailureCategory, Limits, RunSpec
 from mosaic_services.supervisor.run_host import write_json
 
@@ -59,6 +60,15 @@ class AttemptFolder:
         """All attempts of this home that are not done with: running, unreported, or not yet stored whole."""
         notes = sorted(note for note in (home.path / "active").glob("*.*") if note.suffix[1:].isdecimal())
         return [cls(home, AttemptKey(note.stem, int(note.suffix[1:]))) for note in notes]
+
+    @classmethod
+    def last_of(cls, home: Home, run: str) -> AttemptFolder | None:
+        """The newest attempt of a run that was on this host."""
+        try:
+            numbers = [int(each.name) for each in (home.runs / run).iterdir() if each.name.isdecimal()]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return cls(home, AttemptKey(run, max(numbers))) if numbers else None
 
     def exit_path(self) -> str:
         """The file that says how it ended, for a cheap look at whether it has."""
@@ -202,6 +212,14 @@ class AttemptFolder:
         """The run host's own last words, if it had any."""
         words = _tail(self.path / "host-errors.txt")[-1:] or ["it left no word"]
         return f"its run host died, and the worker with it: {words[0][:500]}"
+
+    def keep_frames(self, streams: list[FrameStream]) -> None:
+        """Note what its streams of pictures came to; the pictures are gone."""
+        write_json(str(self.path / "frames.json"), FrameStreamsResult(streams=streams).model_dump(mode="json"))
+
+    def frames(self) -> list[FrameStream]:
+        """The streams of pictures that it had, if it has ended."""
+        return FrameStreamsResult.model_validate(self._read("frames.json") or {"streams": []}).streams
 
     def last_log_lines(self) -> list[str]:
         """The end of the log, for people."""

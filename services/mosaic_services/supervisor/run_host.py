@@ -8,7 +8,7 @@ in milliseconds and nothing else can break it. What it promises:
 - SIGTERM is passed on to the worker's process group; after the grace period all descendants are killed;
 - an attempt that reaches a limit, of memory or of time, is stopped in the same way, after a warning at 80 %;
 - if it is itself killed, the worker dies with it (PDEATHSIG);
-- `exit.json` appears, whole and last, when nothing of the attempt is left.
+- `exit.json` appears, whole and last, when nothing of the attempt is left, pictures in shared memory included.
 
 In a warm start the same code, with the same promises, runs in a process that was forked from a template (see
 `mosaic_worker.template`).
@@ -367,6 +367,17 @@ def record(ending: dict[str, Any]) -> None:
             time.sleep(1.0)
 
 
+def remove_pictures(folder: str | None) -> None:
+    """Remove the worker's folder in shared memory, which is memory, even if no supervisor is there to do it."""
+    if not folder:
+        return
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+        os.rmdir(os.path.dirname(folder))
+
+
 def main(folder: str, environ: dict[str, str] | None = None) -> int:
     """Run one attempt; with `environ`, warm: the worker is not executed, but `Forked` is raised in its process."""
     os.chdir(folder)
@@ -390,6 +401,7 @@ def main(folder: str, environ: dict[str, str] | None = None) -> int:
     write_json("host.json", {**who, "started_at": started_at, "warm": order["warm"]})
     host = Host(order)
     host.watch()
+    remove_pictures(order["environ"].get("MOSAIC_FASTLANE_DIR"))
     status = host.status if host.status is not None else 0
     limit, reason = host.reached or (None, "")
     record(

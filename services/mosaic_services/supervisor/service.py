@@ -13,7 +13,20 @@ import structlog
 from pydantic import ValidationError
 
 from mosaic_bus import topics
-from mosaic_bus.commands import Ack, Describe, Description, Detach, Forget, Place, Resend, Stop
+from mosaic_bus.commands import (
+    Ack,
+    Describe,
+    Description,
+    Detach,
+    Forget,
+    FrameStreams,
+    FrameStreamsResult,
+    Place,
+    Resend,
+    Stop,
+    WatchFrames,
+    WatchFramesResult,
+)
 from mosaic_bus.envelope import new_id
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import (
@@ -25,11 +38,13 @@ from mosaic_bus.messages import (
     StreamId,
 )
 from mosaic_bus.service import Service
-from mosaic_services.supervisor import processes
+from mosaic_services.supervisor import frames, pictures, processes
 from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
 from mosaic_services.supervisor.builder import Builder
-from mosaic_services.supervisor.folder import AttemptKey, Placement
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.supervisor.frames import Frames
+from mosaic_services.supervisor.pictures import Lease, Pictures
 from mosaic_services.supervisor.templates import Templates
 
 if TYPE_CHECKING:
@@ -67,8 +82,10 @@ class SupervisorService(Service):
         self.builder = Builder(home, host, self._tell_build)
         self.bridge = Bridge(host, self._publish, time.monotonic())
         self.templates = Templates(home.runs, self.spawn)
+        self.frames = Frames(home.frames, host, self._publish)
+        self.pictures = Pictures(self.frames)
         gpus = frozenset(each.id for each in inventory.gpus)
-        self.attempts = Attempts(home, self.builder, self.templates, self.bridge, gpus, self.spawn)
+        self.attempts = Attempts(home, self.builder, self.templates, self.bridge, self.frames, gpus, self.spawn)
         self.meter = processes.UsageMeter()
         self.instance = new_id()
         self.detached = False
@@ -79,6 +96,8 @@ class SupervisorService(Service):
         self.handle(Resend, self._on_resend)
         self.handle(Describe, self._on_describe)
         self.handle(Detach, self._on_detach)
+        self.handle(FrameStreams, self._on_frame_streams)
+        self.handle(WatchFrames, self._on_watch_frames)
 
     async def start(self) -> None:
         """Adopt what an earlier supervisor left, then work."""
@@ -94,6 +113,8 @@ class SupervisorService(Service):
         self.spawn(self._report(), "report")
         self.spawn(self._announce_tails(), "tails")
         self.spawn(self._measure(), "measure")
+        self.spawn(self._follow_frames(), "frames")
+        self.spawn(self._encode_pictures(), "pictures")
         self.spawn(self._scan(), "scan")
 
     async def finish(self) -> None:
@@ -130,6 +151,8 @@ class SupervisorService(Service):
             "cold_starts": self.attempts.cold_starts,
             "templates": len(self.templates),
             "bad_reports": self._bad_reports,
+            **self.frames.counters,
+            **self.pictures.counters,
         }
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────
@@ -168,6 +191,21 @@ class SupervisorService(Service):
     async def _on_detach(self, _: Detach) -> Ack:
         self.detached = True
         return Ack(note="runs will be left going")
+
+    async def _on_frame_streams(self, command: FrameStreams) -> FrameStreamsResult:
+        live = self.frames.states(command.run)
+        if live is not None:
+            return FrameStreamsResult(streams=live)
+        folder = AttemptFolder.last_of(self.home, command.run) if _RUN.fullmatch(command.run) else None
+        if folder is None:
+            raise CommandRefusedError("unknown_run", f"{self.host} has no run {command.run}")
+        return FrameStreamsResult(streams=folder.frames())
+
+    async def _on_watch_frames(self, command: WatchFrames) -> WatchFramesResult:
+        if self.frames.rings(command.run) is None:
+            raise CommandRefusedError("unknown_run", f"{self.host} has no run {command.run} that could have pictures")
+        lease = Lease(command.run, command.stream, command.max_dim, command.quality)
+        return WatchFramesResult(topic=self.pictures.watch(lease, time.monotonic()), lease_s=pictures.LEASE_S)
 
     # ── telling and hearing ─────────────────────────────────────────────────────────────────────
 
@@ -222,6 +260,22 @@ class SupervisorService(Service):
                 if key in self.attempts.tracked:
                     self.attempts.tracked[key].usage = usage
             await asyncio.sleep(_USAGE_S)
+
+    async def _follow_frames(self) -> None:
+        while True:
+            self.frames.turn(time.monotonic())
+            await asyncio.sleep(frames.LIST_S if self.frames.is_idle else frames.TURN_S)
+
+    async def _encode_pictures(self) -> None:
+        while True:
+            await self.pictures.asked.wait()
+            begun = time.monotonic()
+            encoded = await asyncio.to_thread(self.pictures.encode, self.pictures.plan(begun))
+            now = time.monotonic()
+            for topic, handle, picture in self.pictures.take(encoded, now):
+                self.bus.publish(topic, handle, (picture,))
+            # A host is there for its runs: pictures get at most half a processor.
+            await asyncio.sleep(max(pictures.TURN_S - (now - begun), now - begun))
 
     async def _scan(self) -> None:
         while True:

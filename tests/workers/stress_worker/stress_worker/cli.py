@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,13 +20,18 @@ from stress_worker import get_worker_metadata
 
 
 class StressConfig(WorkerConfig):
-    """What to do, in this order: raw lines, log lines, memory, grandchildren, events, then end as asked."""
+    """What to do, in this order: raw lines, log lines, memory, grandchildren, pictures, events, then end as asked."""
 
     raw: list[str] = Field(default_factory=list, description="base64 of bytes to write to stdout as they are")
     long_line: int = Field(default=0, ge=0, description="bytes of one long line to write to stdout")
     log_lines: int = Field(default=0, ge=0, description="lines to write to stderr")
     allocate_mb: int = Field(default=0, ge=0, description="memory to fill and keep, in MiB")
     grandchildren: int = Field(default=0, ge=0, description="processes to start in new sessions that ignore SIGTERM")
+    frames: int = Field(default=0, ge=0, description="pictures to publish in each stream")
+    frame_rate: float = Field(default=20, gt=0, description="pictures per second")
+    frame_shape: tuple[int, ...] = Field(default=(120, 160, 3), description="of each picture")
+    frame_streams: tuple[str, ...] = ("main",)
+    frames_by_child: bool = Field(default=False, description="publish them from a process of their own, meanwhile")
     events: int = Field(default=0, ge=0, description="step events to emit")
     rate: float | None = Field(default=None, gt=0, description="events per second; flat out if not given")
     checkpoint_every: int = Field(default=0, ge=0, description="steps between two checkpoints; 0: none are saved")
@@ -53,6 +59,7 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
     for _ in range(config.grandchildren):
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
         subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    publish_frames(context)
     emit_steps(context)
     if config.exit_code is not None:
         os._exit(config.exit_code)
@@ -91,6 +98,38 @@ def emit_steps(context: RunContext[StressConfig]) -> None:
                 context.stop.check()
             if config.rate and (ahead := started + (number - first) / config.rate - time.monotonic()) > 0:
                 time.sleep(ahead)
+
+
+def publish_frames(context: RunContext[StressConfig]) -> None:
+    """Publish pictures that carry a checksum of themselves, here or from a child."""
+    config, folder = context.config, os.environ.get("MOSAIC_FASTLANE_DIR")
+    if not config.frames or not folder:
+        return
+    if config.frames_by_child and os.fork():
+        return
+    from mosaic_worker.frames import FrameWriter  # numpy takes a moment, which runs without pictures are to be spared
+
+    writers = [FrameWriter(folder, stream) for stream in config.frame_streams]
+    for number in range(config.frames):
+        for writer in writers:
+            writer.write(marked(number, config.frame_shape), step=number, episode=number // 10, last_reward=1.5)
+        time.sleep(1 / config.frame_rate)
+        if context.stop.requested:
+            break
+    if config.frames_by_child:
+        time.sleep(1000)
+    context.stop.check()
+
+
+def marked(number: int, shape: tuple[int, ...]) -> Any:
+    """A grey picture with its number and, in the first four bytes, the checksum of the rest."""
+    import numpy as np
+
+    picture = np.full(shape, number % 251, np.uint8)
+    flat = picture.reshape(-1)
+    flat[4:12] = np.frombuffer(np.uint64(number).tobytes(), np.uint8)
+    flat[:4] = np.frombuffer(zlib.crc32(flat[4:]).to_bytes(4, "little"), np.uint8)
+    return picture
 
 
 def first_step(context: RunContext[StressConfig]) -> int:

@@ -1,0 +1,181 @@
+"""`mosaic frames`: a run's pictures, listed, drawn in the terminal, or saved as picture or film."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path  # noqa: TC003 - typer reads it when it runs
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mosaic_bus import topics
+from mosaic_bus.commands import FrameStream, FrameStreams, Show
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.pictures import PictureFeed, is_here
+from mosaic_services.cli import film
+from mosaic_services.cli.blocks import watch_pictures
+from mosaic_services.cli.errors import FAILED, CliError, InputError
+from mosaic_services.cli.figures import of_picture
+from mosaic_services.cli.output import ago, clock, console, number, print_json, say, short, table
+from mosaic_services.cli.settings import current
+
+if TYPE_CHECKING:
+    from mosaic_bus import Bus
+    from mosaic_bus.messages import FrameHandle, RunState
+
+__all__ = ["command"]
+
+_FIRST_PICTURE_S = 10.0
+_HOW_TO = "a worker publishes pictures if it is told to: see docs/frames.md"
+
+
+def command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write the newest picture (.png), or a film (.gif, .mp4)."),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3600, help="Length of the film.")] = 5.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Draw the pictures in the terminal; q leaves.")] = False,
+    stream: Annotated[
+        str | None, typer.Option("--stream", metavar="NAME", help="Which stream, if the run has several.")
+    ] = None,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="Have the pictures sent, even if they are on this machine.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show which pictures a run publishes; draw them in the terminal, or save one or a film of them."""
+    if watch and (save or as_json):
+        raise InputError("--watch draws in the terminal", "leave out --save and --json, or leave out --watch")
+    if watch and not (sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
+        raise InputError(
+            "--watch draws in a terminal, and this is none", "take a picture instead: mosaic frames RUN --save out.png"
+        )
+    if save is not None:
+        film.require(save)
+    with current.connect() as bus:
+        state = bus.request("scheduler", Show(run=run)).run
+        streams = _streams(bus, state)
+        chosen = [each for each in streams if stream in (None, each.newest.stream)]
+        if streams and not chosen:
+            names = ", ".join(each.newest.stream for each in streams)
+            raise InputError(f"run {short(state.run)} has no stream {stream!r}", f"it has: {names}")
+        if save is None and not watch:
+            _print(state, chosen, remote=remote, as_json=as_json)
+            return
+        _require_pictures(state, chosen)
+        if len(chosen) > 1:
+            names = ", ".join(each.newest.stream for each in chosen)
+            raise InputError(f"run {short(state.run)} has several streams: {names}", "choose one with --stream")
+        (one,) = chosen
+        max_dim = min(4096, max(16, *one.newest.shape[:2])) if save else 640
+        with PictureFeed(bus, state.run, one.newest.stream, remote=remote, max_dim=max_dim, quality=90) as feed:
+            if watch:
+                watch_pictures(feed)
+            elif save is not None:
+                _save(feed, save, seconds, one, as_json=as_json)
+
+
+def _streams(bus: Bus, state: RunState) -> list[FrameStream]:
+    if not state.host:
+        return []
+    try:
+        return bus.request(topics.supervisor(state.host), FrameStreams(run=state.run)).streams
+    except CommandRefusedError as error:
+        if error.code == "unknown_run":
+            return []
+        raise
+
+
+# ── the list ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _print(state: RunState, streams: list[FrameStream], *, remote: bool, as_json: bool) -> None:
+    now = time.time()
+    if as_json:
+        rows = [
+            {
+                **each.newest.model_dump(mode="json"),
+                "published": each.published,
+                "fps": each.fps,
+                "writer": each.writer,
+                "age_s": now - each.newest.wall,
+                "local": not remote and is_here(each.newest),
+            }
+            for each in streams
+        ]
+        print_json({"run": state.run, "state": state.state, "streams": rows})
+        return
+    if not streams:
+        say(f"run {short(state.run)} ({state.state}) has no pictures: {_HOW_TO}")
+        return
+    lines = table("stream", "size", "pictures", "fps", "figures", "newest", "", right=("pictures", "fps"))
+    for each in streams:
+        lines.add_row(
+            each.newest.stream,
+            _size(each.newest),
+            f"{each.published:,}",
+            number(round(each.fps, 1)),
+            of_picture(each.newest),
+            ago(each.newest.wall, now),
+            _about_writer(each),
+        )
+    console().print(lines)
+    if any(each.writer == "ended" for each in streams):
+        last = max(each.newest.wall for each in streams)
+        say(f"run {short(state.run)} ({state.state}): its last picture was at {clock(last)}, and is gone")
+
+
+def _size(handle: FrameHandle) -> str:
+    height, width = handle.shape[:2]
+    return f"{width}×{height}"
+
+
+def _about_writer(stream: FrameStream) -> str:
+    return {
+        "live": "",
+        "closed": "complete: its writer has closed it",
+        "dead": "its writer has died: no more will come",
+        "ended": "ended",
+    }[stream.writer]
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _require_pictures(state: RunState, streams: list[FrameStream]) -> None:
+    if not streams:
+        raise CliError(f"run {short(state.run)} ({state.state}) has no pictures", _HOW_TO, code=FAILED)
+    if all(each.writer == "ended" for each in streams):
+        last = max(each.newest.wall for each in streams)
+        raise CliError(
+            f"run {short(state.run)} ({state.state}) has no pictures any more: the last was {ago(last)}",
+            "they are kept while a run is live",
+            code=FAILED,
+        )
+
+
+def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *, as_json: bool) -> None:
+    first = feed.next(_FIRST_PICTURE_S)
+    if first is None:
+        raise CliError(
+            f"no picture of {stream.newest.stream} came within {_FIRST_PICTURE_S:g} s",
+            "see: mosaic frames RUN, and mosaic status",
+            code=FAILED,
+        )
+    try:
+        count = film.write(path, first, feed, seconds)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    height, width = first.picture.shape[:2]
+    if as_json:
+        print_json(
+            {"file": str(path.absolute()), "pictures": count, "width": width, "height": height, "writer": stream.writer}
+        )
+        return
+    what = "picture" if count == 1 else "pictures"
+    note = f" ({_about_writer(stream)})" if _about_writer(stream) else ""
+    say(f"saved {count} {what} of {width}×{height} to ", (str(path), "bold"), f", newest {ago(first.wall)}{note}")

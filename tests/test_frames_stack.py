@@ -1,0 +1,459 @@
+"""Pictures through a whole stack of real processes: announced, sent, shown, saved, and nothing left of them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import imageio_ffmpeg
+import numpy as np
+import psutil
+import pytest
+from mosaic_cli import MOSAIC, Cli
+from PIL import Image
+from stack import HOST, ROOT, STRESS, Stack, wait_until
+
+from mosaic_bus import Bus, topics
+from mosaic_bus.commands import FrameStreams, Stats, WatchFrames
+from mosaic_bus.errors import CommandRefusedError, StaleFrameError
+from mosaic_bus.frames import Frame, FrameReader
+from mosaic_bus.messages import FrameHandle
+from mosaic_services.environments import build, read_recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mosaic_bus.commands import FrameStream
+
+SUPERVISOR = f"supervisor.{HOST}"
+ENDLESS = 10**9
+
+
+def submit(stack: Stack, frames: int = ENDLESS, **config: Any) -> str:
+    profile = config.pop("profile", "default")
+    return stack.submit(config={"frames": frames, "end": "hang", **config}, grace_s=5, profile=profile)
+
+
+def streams(stack: Stack, run: str) -> list[FrameStream]:
+    try:
+        return stack.bus.request(SUPERVISOR, FrameStreams(run=run)).streams
+    except CommandRefusedError as error:
+        if error.code != "unknown_run":
+            raise
+        return []
+
+
+def wait_for_pictures(stack: Stack, run: str) -> FrameStream:
+    return wait_until("there are pictures", lambda: streams(stack, run))[0]
+
+
+def counter(stack: Stack, name: str) -> float:
+    return stack.bus.request(SUPERVISOR, Stats()).counters[name]
+
+
+def is_whole(frame: Frame) -> bool:
+    flat = frame.picture.reshape(-1)
+    number = int(np.frombuffer(flat[4:12].tobytes(), np.uint64)[0])
+    return number == frame.number and zlib.crc32(flat[4:]) == int.from_bytes(flat[:4], "little")
+
+
+def handles(stack: Stack, run: str, count: int) -> list[tuple[float, FrameHandle]]:
+    found: list[tuple[float, FrameHandle]] = []
+    for message in stack.bus.listen(topics.run_frame(run), timeout=20):
+        assert message.buffers == ()
+        found.append((message.header.mono, FrameHandle.model_validate(message.payload)))
+        if len(found) == count:
+            break
+    return found
+
+
+def pixels(file: Path) -> np.ndarray:
+    with Image.open(file) as image:
+        return np.asarray(image)
+
+
+def folder(stack: Stack, run: str, attempt: int = 1) -> Path:
+    return stack.home.frames / f"{run}.{attempt}"
+
+
+def run_host(stack: Stack, run: str) -> psutil.Process:
+    return psutil.Process(json.loads((stack.home.runs / run / "1" / "host.json").read_bytes())["pid"])
+
+
+def end(stack: Stack, run: str) -> None:
+    stack.cancel(run)
+    stack.wait_final(run)
+    wait_until("its folder is gone", lambda: not folder(stack, run).exists())
+
+
+# ── handles ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_handles_say_where_each_new_picture_is_and_what_belongs_to_it(shared_stack):
+    run = submit(shared_stack, frame_rate=5)
+    found = [handle for _, handle in handles(shared_stack, run, 4)]
+    with FrameReader(found[-1].file) as reader:
+        frame = reader.read(found[-1])
+        assert is_whole(frame)
+        with pytest.raises(StaleFrameError):
+            wait_until("it is overwritten", lambda: reader.read(found[-1]) and None)
+    newest = found[-1]
+    assert (newest.host, newest.run, newest.attempt, newest.stream) == (HOST, run, 1, "main")
+    assert (newest.shape, newest.step, newest.last_reward) == ((120, 160, 3), newest.number, 1.5)
+    assert (newest.rolling_return, newest.step_rate_hz, newest.encoding) == (None, None, None)
+    assert [each.number for each in found] == sorted({each.number for each in found}), "each is said once"
+    assert folder(shared_stack, run).stat().st_mode & 0o777 == 0o700
+    assert folder(shared_stack, run).parent.stat().st_mode & 0o777 == 0o700
+    end(shared_stack, run)
+
+
+def test_a_fast_writer_is_announced_twenty_times_a_second_at_most(shared_stack):
+    run = submit(shared_stack, frame_rate=500)
+    found = handles(shared_stack, run, 20)
+    (first, _), (last, _) = found[0], found[-1]
+    assert (last - first) / (len(found) - 1) > 0.045
+    assert found[-1][1].number - found[0][1].number > len(found), "pictures between are not announced"
+    end(shared_stack, run)
+
+
+def test_several_streams_each_have_handles(shared_stack):
+    run = submit(shared_stack, frame_streams=["left", "right"])
+    assert {handle.stream for _, handle in handles(shared_stack, run, 10)} == {"left", "right"}
+    end(shared_stack, run)
+
+
+@pytest.mark.slow
+def test_warm_start_has_its_own_folder(shared_stack):
+    build(read_recipe(STRESS), "warm", lambda _step, _percent: None)
+    before = counter(shared_stack, "warm_starts")
+
+    def forked() -> str | None:
+        run = submit(shared_stack, profile="warm")
+        assert wait_for_pictures(shared_stack, run).newest.file == str(folder(shared_stack, run) / "main.ring")
+        end(shared_stack, run)
+        return run if counter(shared_stack, "warm_starts") > before else None
+
+    wait_until("a run was forked", forked, 60)
+
+
+# ── pictures for others ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_encoded_unasked_and_one_picture_once_for_ten_readers(stack):
+    run = submit(stack, frames=1)
+    newest = wait_for_pictures(stack, run).newest
+    wait_until("it was announced", lambda: counter(stack, "frames_published") == 1)
+    assert counter(stack, "pictures_encoded") == 0
+
+    def read(_: int) -> Frame:
+        with Bus(stack.home.address()) as bus:
+            return next(iter(bus.frames(run, remote=True, timeout=20)))
+
+    with ThreadPoolExecutor(10) as pool:
+        seen = list(pool.map(read, range(10)))
+    assert counter(stack, "pictures_encoded") == 1
+    assert counter(stack, "picture_bytes") > 100
+    with FrameReader(newest.file) as reader:
+        local = reader.latest()
+    for frame in seen:
+        assert (frame.number, frame.step, frame.stream) == (local.number, local.step, "main")
+        assert (frame.last_reward, np.isnan(frame.rolling_return)) == (1.5, True)
+        error = np.abs(frame.picture.astype(int) - local.picture.astype(int))
+        assert frame.picture.shape == local.picture.shape
+        assert error.mean() < 2
+    end(stack, run)
+
+
+def test_pictures_come_in_the_size_that_was_asked_for(shared_stack):
+    run = submit(shared_stack, frame_shape=[300, 600, 3])
+    wait_for_pictures(shared_stack, run)
+    answer = shared_stack.bus.request(SUPERVISOR, WatchFrames(run=run, max_dim=64, quality=30))
+    assert answer.topic == topics.run_picture(run, 64, 30)
+    message = next(shared_stack.bus.listen(answer.topic, timeout=20))
+    handle = FrameHandle.model_validate(message.payload)
+    assert (handle.encoding, handle.shape) == ("jpeg", (300, 600, 3))
+    assert Image.open(io.BytesIO(message.buffers[0])).size == (64, 32)
+    end(shared_stack, run)
+    with pytest.raises(CommandRefusedError, match="no run") as refused:
+        shared_stack.bus.request(SUPERVISOR, WatchFrames(run=run))
+    assert refused.value.code == "unknown_run"
+
+
+READ = """
+import sys
+from mosaic_bus import Bus
+with Bus() as bus:
+    for frame in bus.frames(sys.argv[1], remote=sys.argv[2] == "remote"):
+        print(frame.number, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_reader_killed_disturbs_nobody_and_its_pictures_are_no_longer_encoded(stack):
+    run = submit(stack, frame_rate=50)
+    wait_for_pictures(stack, run)
+    environ = {**os.environ, "MOSAIC_HOME": str(stack.home.path)}
+    readers = [
+        subprocess.Popen([sys.executable, "-c", READ, run, how], env=environ, stdout=subprocess.PIPE, text=True)
+        for how in ("local", "remote")
+    ]
+    for reader in readers:
+        assert reader.stdout.readline()
+        reader.send_signal(signal.SIGKILL)
+        reader.wait()
+        reader.stdout.close()
+    assert (folder(stack, run) / "main.ring").exists()
+    seen = [0.0, time.monotonic()]
+
+    def quiet() -> bool:
+        encoded = counter(stack, "pictures_encoded")
+        if encoded != seen[0]:
+            seen[:] = [encoded, time.monotonic()]
+        return time.monotonic() - seen[1] > 1.5
+
+    wait_until("nothing more is encoded", quiet)
+    assert seen[0] > 0
+    assert len(handles(stack, run, 5)) == 5, "handles go on"
+    end(stack, run)
+
+
+# ── deaths ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["worker", "run host"])
+def test_worker_or_run_host_killed_leaves_no_pictures_and_a_word_when_the_last_was(shared_stack, victim):
+    run = submit(shared_stack)
+    wait_for_pictures(shared_stack, run)
+    host = run_host(shared_stack, run)
+    (host if victim == "run host" else host.children()[0]).kill()
+    assert shared_stack.wait_final(run).state == "failed"
+    wait_until("its folder is gone", lambda: not folder(shared_stack, run).exists())
+    (last,) = streams(shared_stack, run)
+    assert last.writer == "ended"
+    assert abs(time.time() - last.newest.wall) < 100
+    said = Cli(shared_stack.home.path)("frames", run).stdout
+    assert "its last picture was at" in said
+    refused = Cli(shared_stack.home.path)("frames", run, "--save", "never.png", code=1).stderr
+    assert "has no pictures any more: the last was" in refused
+
+
+def test_supervisor_killed_adopts_the_pictures_and_sweeps_what_is_nobodys(stack):
+    run = submit(stack)
+    before = wait_for_pictures(stack, run).newest
+    stack.kill("supervisor")
+    stray = stack.home.frames / "01K5A0Q4T1M7Z8V9W2X3Y4B5C6.1"
+    stray.mkdir()
+    (stray / "main.ring").write_bytes(b"x" * 1000)
+    stack.start("supervisor")
+    wait_until("the stray is swept", lambda: not stray.exists())
+    stack.wait_for("supervisor")
+    after = handles(stack, run, 3)[-1][1]
+    assert (after.file, after.epoch) == (before.file, before.epoch)
+    assert after.number > before.number
+    end(stack, run)
+    assert not stack.home.frames.exists()
+
+
+@pytest.mark.slow
+def test_run_that_ends_while_the_supervisor_is_dead_leaves_no_pictures(stack):
+    run = submit(stack, frames=60, end="complete")
+    wait_for_pictures(stack, run)
+    stack.kill("supervisor")
+    wait_until("the run ends by itself", (stack.home.runs / run / "1" / "exit.json").exists)
+    assert not stack.home.frames.exists()
+    stack.start("supervisor")
+    assert stack.wait_final(run).state == "succeeded"
+
+
+@pytest.mark.slow
+def test_writer_dead_while_its_run_lives_says_so_and_is_not_repeated(shared_stack):
+    run = submit(shared_stack, frames_by_child=True)
+    wait_for_pictures(shared_stack, run)
+    (worker,) = run_host(shared_stack, run).children()
+    (child,) = worker.children()
+    child.kill()
+    wait_until("it is known", lambda: streams(shared_stack, run)[0].writer == "dead")
+    last = streams(shared_stack, run)[0].newest
+    published = counter(shared_stack, "frames_published")
+    cli = Cli(shared_stack.home.path)
+    assert "its writer has died: no more will come" in cli("frames", run).stdout
+    for extra in ([], ["--remote"]):
+        out = shared_stack.home.path / "last.png"
+        saved = cli.json("frames", run, "--save", str(out), *extra)
+        assert (saved["writer"], saved["pictures"]) == ("dead", 1)
+        assert pixels(out).shape == (120, 160, 3)
+    assert streams(shared_stack, run)[0].newest == last
+    assert counter(shared_stack, "frames_published") == published
+    end(shared_stack, run)
+
+
+def test_files_that_are_no_rings_are_counted_once_and_hurt_nobody(stack):
+    run = submit(stack)
+    good = wait_for_pictures(stack, run).newest
+    place = folder(stack, run)
+    whole = (place / "main.ring").read_bytes()
+    (place / "empty.ring").write_bytes(b"")
+    (place / "noise.ring").write_bytes(os.urandom(5000))
+    (place / "future.ring").write_bytes(whole[:8] + (2).to_bytes(8, "little") + whole[16:])
+    (place / "no name \udcff.ring").write_bytes(whole)
+    os.mkfifo(place / "pipe.ring")
+    (place / "folder.ring").mkdir()
+    (place / "link.ring").symlink_to("/dev/zero")
+    wait_until("four are counted", lambda: counter(stack, "bad_rings") == 4)
+    (place / "cut.ring").write_bytes(whole)
+    wait_until("it is followed", lambda: len(streams(stack, run)) == 2)
+    os.truncate(place / "cut.ring", 300)
+    wait_until("a fifth is counted", lambda: counter(stack, "bad_rings") == 5)
+    (place / "gone.ring").write_bytes(whole)
+    wait_until("it is followed", lambda: len(streams(stack, run)) == 2)
+    (place / "gone.ring").unlink()
+    wait_until("a sixth is counted", lambda: counter(stack, "bad_rings") == 6)
+    assert handles(stack, run, 3)[-1][1].number > good.number
+    assert stack.log("supervisor").count("pictures cannot be read") == 6
+    end(stack, run)
+    assert counter(stack, "bad_rings") == 6, "what goes with its run is no fault"
+
+
+# ── the command ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_list_and_files_of_all_kinds(shared_stack, tmp_path):
+    run = submit(shared_stack, frame_shape=[91, 120, 3])
+    wait_for_pictures(shared_stack, run)
+    cli = Cli(shared_stack.home.path)
+    said = cli("frames", run).stdout
+    assert re.search(r"main +120×91 +\d+ +[\d.]+ +step \d+  episode \d+  reward 1.5 ", said), said
+    (row,) = cli.json("frames", run)["streams"]
+    assert (row["stream"], row["local"], row["writer"], row["shape"]) == ("main", True, "live", [91, 120, 3])
+    assert row["age_s"] < 100
+    for extra in ([], ["--remote"]):
+        picture = tmp_path / "one.png"
+        cli("frames", run, "--save", str(picture), *extra)
+        with Image.open(picture) as image:
+            assert (image.format, image.size) == ("PNG", (120, 91))
+        film = tmp_path / "some.gif"
+        cli("frames", run, "--save", str(film), "--seconds", "1", *extra)
+        with Image.open(film) as image:
+            assert (image.format, image.size) == ("GIF", (120, 91))
+            assert image.n_frames > 2
+    video = tmp_path / "film.mp4"
+    saved = cli.json("frames", run, "--save", str(video), "--seconds", "1")
+    count, seconds = imageio_ffmpeg.count_frames_and_secs(str(video))
+    assert (count, round(seconds, 1)) == (saved["pictures"], 1.0)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    end(shared_stack, run)
+
+
+@pytest.mark.slow
+def test_saved_picture_is_the_very_picture(shared_stack, tmp_path):
+    run = submit(shared_stack, frames=3)
+    wait_until("all are there", lambda: streams(shared_stack, run) and streams(shared_stack, run)[0].published == 3)
+    Cli(shared_stack.home.path)("frames", run, "--save", str(tmp_path / "out.png"))
+    with FrameReader(streams(shared_stack, run)[0].newest.file) as reader:
+        assert (pixels(tmp_path / "out.png") == reader.latest().picture).all()
+    end(shared_stack, run)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_done_is_said_with_what_to_do(shared_stack, tmp_path):
+    cli = Cli(shared_stack.home.path)
+    blind = shared_stack.submit(config={"end": "hang"}, grace_s=5)
+    shared_stack.wait_state(blind, "running")
+    assert "has no pictures: a worker publishes pictures if it is told to" in cli("frames", blind).stdout
+    assert "has no pictures" in cli("frames", blind, "--save", str(tmp_path / "x.png"), code=1).stderr
+    shared_stack.cancel(blind)
+    run = submit(shared_stack, frame_streams=["left", "right"])
+    wait_until("both are there", lambda: len(streams(shared_stack, run)) == 2)
+    assert "take a picture instead" in cli("frames", run, "--watch", code=2).stderr
+    assert "neither .png, .gif nor .mp4" in cli("frames", run, "--save", "x.jpg", code=2).stderr
+    assert "there is no folder" in cli("frames", run, "--save", str(tmp_path / "no" / "x.png"), code=2).stderr
+    assert "choose one with --stream" in cli("frames", run, "--save", str(tmp_path / "x.png"), code=2).stderr
+    assert "it has: left, right" in cli("frames", run, "--stream", "up", code=2).stderr
+    cli("frames", run, "--stream", "left", "--save", str(tmp_path / "x.png"))
+    end(shared_stack, run)
+    assert "see: mosaic runs" in cli("frames", "no-such-run", code=2).stderr
+
+
+@pytest.mark.slow
+def test_mp4_without_ffmpeg_says_how_to_get_it(shared_stack, tmp_path):
+    code = (
+        "import sys; sys.modules['imageio_ffmpeg'] = None; from mosaic_services.cli.main import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "frames", "any", "--save", str(tmp_path / "x.mp4")],
+        env=Cli(shared_stack.home.path).env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "pip install imageio-ffmpeg" in done.stderr
+
+
+def test_watch_draws_in_a_terminal_until_q(shared_stack):
+    run = submit(shared_stack)
+    wait_for_pictures(shared_stack, run)
+    ours, theirs = pty.openpty()
+    environ = {**Cli(shared_stack.home.path).env, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "20"}
+    process = subprocess.Popen([*MOSAIC, "frames", run, "--watch"], env=environ, stdin=theirs, stdout=theirs)
+    os.close(theirs)
+    shown = b""
+
+    def drawn() -> bool:
+        nonlocal shown
+        if select.select([ours], [], [], 0.1)[0]:
+            shown += os.read(ours, 65536)
+        return shown.count(b"reward 1.5") > 2
+
+    wait_until("pictures are drawn", drawn)
+    os.write(ours, b"q")
+
+    def ended() -> bool:
+        if select.select([ours], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):
+                os.read(ours, 65536)
+        return process.poll() is not None
+
+    wait_until("q ends it", ended)
+    os.close(ours)
+    assert process.returncode == 0
+    assert re.search(rb"\x1b\[38;2;\d+;\d+;\d+;48;2;\d+;\d+;\d+m\xe2\x96\x80", shown)
+    end(shared_stack, run)
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_python_of_the_page_runs(shared_stack):
+    run = shared_stack.submit(name="my-run", config={"frames": ENDLESS, "end": "hang"}, grace_s=5)
+    wait_for_pictures(shared_stack, run)
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "frames.md").read_text(), re.DOTALL)[0]
+    environ = {**os.environ, "MOSAIC_HOME": str(shared_stack.home.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "(120, 160, 3)" in done.stdout
+    end(shared_stack, run)
+
+
+def test_loop_over_pictures_ends_with_the_run(shared_stack):
+    run = submit(shared_stack, frames=40, end="complete")
+    numbers = [frame.number for frame in shared_stack.bus.frames(run)]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] > 10
+    assert shared_stack.wait_final(run).state == "succeeded"
