@@ -335,7 +335,7 @@ def _require_unused(path: Path) -> None:
 def _number(value: Any) -> float:
     """Make one number of a reward, which may be an array of several."""
     try:
-        return float(np.sum(value))
+        return float(value.sum() if isinstance(value, np.ndarray) else value)
     except (TypeError, ValueError):
         return math.nan
 

@@ -5,6 +5,7 @@ Everything here is numpy alone and pure. A picture is height × width × 3 of ui
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,17 @@ def shrink(picture: Picture, max_dim: int) -> Picture:
         return picture
     low, narrow = max(1, height // factor), max(1, width // factor)
     stride = -(-factor // _SAMPLES)
-    total = np.zeros((low, narrow, 3), np.uint16)
-    count = 0
-    for top in range(0, min(factor, height), stride):
-        for left in range(0, min(factor, width), stride):
-            total += picture[top::factor, left::factor][:low, :narrow]
-            count += 1
-    return (total // np.uint16(count)).astype(np.uint8)
+    tops, lefts = range(0, min(factor, height), stride), range(0, min(factor, width), stride)
+    rows = np.zeros((low, width, 3), np.uint16)
+    for top in tops:
+        rows += picture[top::factor][:low]
+    small = np.empty((low, narrow, 3), np.uint8)
+    # One colour at a time: numpy is several times slower where only three numbers lie together.
+    for colour in range(3):
+        plane = rows[:, :, colour]
+        total = reduce(np.add, [plane[:, left::factor][:, :narrow] for left in lefts])
+        small[:, :, colour] = total // np.uint16(len(tops) * len(lefts))
+    return small
 
 
 def columns_of(count: int) -> int:
