@@ -5,12 +5,13 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from mosaic_worker.config import WorkerConfig, near
+from mosaic_worker.config import near
+from mosaic_worker.picture_config import PictureConfig
 
 __all__ = ["BaselineConfig"]
 
 
-class BaselineConfig(WorkerConfig):
+class BaselineConfig(PictureConfig):
     """A run of a fixed agent for a number of episodes. Episode i is reset with seed + i."""
 
     agent: Literal["random", "passive"] = Field(

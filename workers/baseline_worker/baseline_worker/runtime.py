@@ -1,5 +1,7 @@
 """Plays episodes: on its own for a run, or one request at a time in interactive mode."""
 
+import contextlib
+import os
 import platform
 from collections import deque
 from statistics import fmean
@@ -11,6 +13,7 @@ from baseline_worker.agents import Agent, make_agent
 from baseline_worker.config import BaselineConfig
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError, RequestError
+from mosaic_worker.fastlane import FOLDER, FastLane
 from mosaic_worker.interactive import InteractiveWorker, StepResult
 from mosaic_worker.spaces import space_from_json, value_from_json
 
@@ -20,8 +23,12 @@ _WINDOW = 10
 """Scalars are reported, and returns averaged, over so many episodes."""
 
 
-def make_env(config: BaselineConfig) -> gymnasium.Env[Any, Any]:
-    """Make the environment, and blame the config if that fails."""
+def make_env(config: BaselineConfig, *, render: bool = False) -> gymnasium.Env[Any, Any]:
+    """Make the environment, one that can `render` if that is wanted and possible; blame the config if it fails."""
+    if render and "render_mode" not in config.env_kwargs:
+        # One that cannot render is played all the same: the lane says that there are no pictures.
+        with contextlib.suppress(Exception):
+            return gymnasium.make(config.env_id, **config.env_kwargs, render_mode="rgb_array")
     try:
         return gymnasium.make(config.env_id, **config.env_kwargs)
     except Exception as error:
@@ -29,10 +36,23 @@ def make_env(config: BaselineConfig) -> gymnasium.Env[Any, Any]:
         raise ConfigError(f"{given}: {config.env_id} cannot be made: {type(error).__name__}: {error}") from error
 
 
+def make_lane(context: RunContext[BaselineConfig]) -> FastLane:
+    """Make what shows and records the environment, if the config asks for it."""
+    config = context.config
+    return FastLane(
+        config.fastlane_settings(os.environ),
+        os.environ.get(FOLDER),
+        record=config.record_settings(os.environ),
+        run_dir=context.run_dir,
+        emitter=context.emitter,
+    )
+
+
 def run(context: RunContext[BaselineConfig]) -> None:
     """Play the episodes that the config asks for and report them."""
     config, emitter, stop = context.config, context.emitter, context.stop
-    env = make_env(config)
+    lane = make_lane(context)
+    env = lane.wrap(make_env(config, render=lane.wants_pictures))
     try:
         agent = make_agent(config.agent, env.action_space, None)
         emitter.run_started(

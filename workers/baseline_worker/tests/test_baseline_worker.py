@@ -173,3 +173,92 @@ def test_doing_nothing_in_every_kind_of_space(baseline, space, noop):
 def test_an_agent_that_was_not_made_is_an_error(baseline):
     (answer,) = baseline.talk({"cmd": "select_action", "observation": 0, "agent": "x"})
     assert answer["message"] == "agent 'x' is not known: send init_agent first"
+
+
+@pytest.fixture
+def pictures(baseline, tmp_path):
+    """Give the worker a folder for pictures, as the platform does; return how to read the newest one's header."""
+    folder = tmp_path / "lane"
+    folder.mkdir()
+    baseline.environ["MOSAIC_FASTLANE_DIR"] = str(folder)
+
+    def read():
+        data = (folder / "main.ring").read_bytes()
+        words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, 256, 8)]
+        published, state = words[11], words[10]
+        start = 256 + (published - 1) % words[3] * words[4]
+        slot = [int.from_bytes(data[at : at + 8], "little") for at in range(start, start + 128, 8)]
+        pixels = data[start + 128 : start + 128 + slot[5]]
+        return {"published": published, "closed": state == 2, "shape": tuple(slot[1:4]), "colours": set(pixels)}
+
+    return read
+
+
+@pytest.mark.parametrize("mode", ["single", "grid"])
+def test_cartpole_is_shown_while_it_is_played(baseline, pictures, mode):
+    quiet = baseline.run(episodes=20, seed=7)
+    events = baseline.run(episodes=20, seed=7, fastlane_video_mode=mode, fastlane_max_dim=300, fastlane_interval_ms=1)
+    shown = pictures()
+    assert shown["shape"] == (200, 300, 3), "CartPole is 400 by 600"
+    assert shown["published"] > 1
+    assert shown["closed"]
+    assert len(shown["colours"]) > 2
+    assert returns(events) == returns(quiet), "who is watched plays no differently"
+    assert "log" not in events
+
+
+def test_the_mode_can_come_from_the_environment(baseline, pictures):
+    baseline.environ["MOSAIC_FASTLANE_MODE"] = "single"
+    baseline.run(episodes=1, seed=7)
+    assert pictures()["shape"] == (400, 600, 3)
+
+
+def test_nothing_is_shown_or_recorded_unless_it_is_asked_for(baseline, pictures, tmp_path):
+    events = baseline.run(episodes=2, seed=7)
+    assert list((tmp_path / "lane").iterdir()) == []
+    assert not (tmp_path / "videos").exists()
+    assert "artifact" not in events
+
+
+def test_episodes_are_recorded_with_their_seed_and_return(baseline, tmp_path):
+    events = baseline.run(episodes=4, seed=7, record="every=3,best,worst")
+    played = returns(events)
+    videos = {(event["path"], event["info"]["why"]): event for event in events["artifact"]}
+    assert set(videos) == {
+        ("videos/episode-0.png", "every"),
+        ("videos/episode-3.png", "every"),
+        ("videos/best.png", "best"),
+        ("videos/worst.png", "worst"),
+    }
+    for event in events["artifact"]:
+        assert event["kind"] == "video"
+        assert event["info"]["return"] == played[event["info"]["seed"]]
+        assert event["info"]["seed"] == 7 + event["info"]["episode"]
+    assert videos["videos/best.png", "best"]["info"]["return"] == max(played.values())
+    assert videos["videos/worst.png", "worst"]["info"]["return"] == min(played.values())
+    for path in (tmp_path / "videos").iterdir():
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert b"acTL" in data
+
+
+def test_an_environment_that_cannot_render_is_played_all_the_same(baseline, pictures):
+    kwargs = {"render_mode": "ansi"}
+    events = baseline.run(
+        env_id="FrozenLake-v1", env_kwargs=kwargs, episodes=3, seed=1, fastlane_video_mode="single", record="best"
+    )
+    (said,) = events["log"]
+    assert "its render_mode is 'ansi'" in said["message"]
+    assert len(events["episode"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"fastlane_video_mode": "both"}, "input should be 'single', 'grid' or 'off'"),
+        ({"record": "all"}, "record: 'all' is not allowed: 'all' is none of every=N (N from 1), best, worst"),
+        ({"fastlane_max_dim": 1}, "fastlane_max_dim: 1 is not allowed"),
+    ],
+)
+def test_pictures_that_cannot_be_had_are_refused(baseline, config, message):
+    assert message in baseline.run(code=2, **config)["run_failed"][0]["error"]

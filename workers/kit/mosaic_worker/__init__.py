@@ -14,18 +14,22 @@ if TYPE_CHECKING:
     from mosaic_worker.context import Resume, RunContext
     from mosaic_worker.emitter import Emitter
     from mosaic_worker.errors import ConfigError, InfrastructureError, RunCancelled, WorkerError
+    from mosaic_worker.fastlane import FastLane
     from mosaic_worker.interactive import InteractiveWorker, StepResult
     from mosaic_worker.manifest import Manifest
     from mosaic_worker.metadata import WorkerCapabilities, WorkerMetadata
+    from mosaic_worker.picture_config import PictureConfig
     from mosaic_worker.spaces import space_from_json, space_to_json, value_from_json
     from mosaic_worker.stop import Stop
 
 __all__ = [
     "ConfigError",
     "Emitter",
+    "FastLane",
     "InfrastructureError",
     "InteractiveWorker",
     "Manifest",
+    "PictureConfig",
     "Resume",
     "RunCancelled",
     "RunContext",
@@ -45,9 +49,11 @@ __all__ = [
 _HOME = {
     "ConfigError": "errors",
     "Emitter": "emitter",
+    "FastLane": "fastlane",
     "InfrastructureError": "errors",
     "InteractiveWorker": "interactive",
     "Manifest": "manifest",
+    "PictureConfig": "picture_config",
     "Resume": "context",
     "RunCancelled": "errors",
     "RunContext": "context",

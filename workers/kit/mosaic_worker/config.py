@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["WorkerConfig", "load_config", "near", "parse_config", "read_document"]
+__all__ = ["WorkerConfig", "describe", "load_config", "near", "parse_config", "read_document"]
 
 RUN_ID = "MOSAIC_RUN_ID"
 _SHOWN = 60
@@ -55,7 +55,7 @@ def parse_config(model: type[Config], document: Any, environ: Mapping[str, str])
     try:
         return model.model_validate(_unwrap(document, environ))
     except ValidationError as error:
-        raise ConfigError([_describe(model, problem) for problem in error.errors()]) from error
+        raise ConfigError([describe(model, problem) for problem in error.errors()]) from error
 
 
 def near(given: str, known: Sequence[str], count: int = 3) -> str:
@@ -82,7 +82,7 @@ def _unwrap(document: Any, environ: Mapping[str, str]) -> dict[str, Any]:
     return config if run_id is None else {**config, "run_id": run_id}
 
 
-def _describe(model: type[BaseModel], problem: Any) -> str:
+def describe(model: type[BaseModel], problem: Any) -> str:
     """Say in one line which field is wrong, what was given and what is allowed."""
     location = problem["loc"]
     name = ".".join(map(str, location)) or "config"

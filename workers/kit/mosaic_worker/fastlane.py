@@ -1,0 +1,346 @@
+"""FastLane in a worker: wraps environments so that people can watch them while they train.
+
+A `FastLane` is one stream of pictures of one run. `lane.wrap(env, index)` returns the environment in a wrapper that
+counts steps and, when a picture is due, renders one and publishes it; or the environment itself when nobody wants
+pictures. Nothing that goes wrong with pictures ever reaches the training: it is said once, and there are none.
+"""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mosaic_worker.emitter import Emitter
+from mosaic_worker.errors import FrameError, RunCancelled
+from mosaic_worker.frames import LIVE, FrameWriter
+from mosaic_worker.picture_config import FastLaneSettings, RecordSettings
+from mosaic_worker.pictures import Picture, as_rgb, columns_of, shrink, tile
+from mosaic_worker.recording import Recorder
+from mosaic_worker.wrappers import FastLaneTelemetryWrapper, render, wrapper_of
+
+__all__ = ["FOLDER", "FastLane", "FastLaneSettings", "FastLaneTelemetryWrapper", "RecordSettings"]
+
+FOLDER = "MOSAIC_FASTLANE_DIR"
+_SMOOTHING = 0.1
+"""How much of a finished episode goes into the rolling return."""
+_PID, _STATE, _HEADER_WORDS = 7, 10, 12
+
+
+class Watch:
+    """Follows one environment: counts what happens, and looks at it when a picture is due."""
+
+    def __init__(
+        self,
+        lane: "FastLane",
+        env: Any,
+        index: int,
+        *,
+        interval: float,
+        recorder: Recorder | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """Look every `interval` seconds, which may be infinite."""
+        self.index = index
+        self.step = 0
+        self.episode = 0
+        self.last_reward: Any = math.nan
+        self.rolling_return = math.nan
+        self.rate_hz = math.nan
+        self._episode_return: Any = 0.0
+        self._lane = lane
+        self._env = env
+        self._clock = clock
+        self._interval = interval
+        self._due = clock() if interval < math.inf else math.inf
+        self._recorder = recorder
+        self._recording = False
+        self._can_render = True
+        self._shown: tuple[float, int] | None = None
+        self._pid = os.getpid()
+
+    def __reduce__(self) -> Any:
+        """A copy of an environment, as planners make them, is not watched."""
+        return _Blind, ()
+
+    def began(self, seed: int | None) -> None:
+        """The environment was reset."""
+        self._episode_return = 0.0
+        if self._recorder is not None:
+            self._recorder.begin(self.episode, seed)
+            self._recording = self._recorder.recording
+        if self._recording or self._clock() >= self._due:
+            self._look(over=False)
+
+    def stepped(self, reward: Any, over: Any) -> None:
+        """The environment took a step. This is the hot path: mostly a few additions and a look at the clock."""
+        self.step += 1
+        self.last_reward = reward
+        self._episode_return = self._episode_return + reward
+        if self._recording or self._clock() >= self._due:
+            self._look(over=bool(over))
+        if over:
+            self._end()
+
+    def close(self) -> None:
+        """The environment is about to be closed."""
+        self.mute()
+        self._recorder, self._recording = None, False
+        self._lane.leave(self)
+
+    def mute(self) -> None:
+        """Show no more pictures."""
+        self._interval = self._due = math.inf
+
+    def _end(self) -> None:
+        result = _number(self._episode_return)
+        before = result if math.isnan(self.rolling_return) else self.rolling_return
+        self.rolling_return = before + _SMOOTHING * (result - before)
+        if self._recording and self._recorder is not None:
+            self._recording = False
+            self._recorder.end(result, self.step)
+        self.episode += 1
+        self._episode_return = 0.0
+
+    def _look(self, *, over: bool) -> None:
+        """Take a picture, for those who watch now and for the video."""
+        if os.getpid() != self._pid:  # a copy in a forked process: the stream and the files are its parent's
+            self.mute()
+            self._recorder, self._recording = None, False
+            return
+        now = self._clock()
+        is_due = now >= self._due
+        recorder = self._recorder if self._recording else None
+        is_wanted = recorder is not None and recorder.wants(over=over)
+        if not is_due and not is_wanted:
+            return
+        picture = self._render() if self._can_render else None
+        if is_due:
+            self._measure(now)
+            self._lane.show(self, picture)
+            # From now, not from when it was due: a slow renderer gets half of the time at the most.
+            self._due = self._clock() + self._interval
+        if recorder is not None and is_wanted and picture is not None:
+            recorder.add(picture)
+
+    def _measure(self, now: float) -> None:
+        """Find the rate of steps since the last picture."""
+        if self._shown is not None and now > self._shown[0]:
+            self.rate_hz = (self.step - self._shown[1]) / (now - self._shown[0])
+        self._shown = (now, self.step)
+
+    def _render(self) -> Picture | None:
+        try:
+            return as_rgb(render(self._env))
+        except RunCancelled:
+            raise
+        except Exception as error:
+            reason = str(error) if isinstance(error, FrameError) else f"render raised {type(error).__name__}: {error}"
+            self._lane.say(f"no pictures of environment {self.index}: {reason}")
+        self._can_render = self._recording = False
+        self._recorder = None
+        if not self._lane.is_coordinator(self.index):  # that one still has the pictures of others to publish
+            self.mute()
+        return None
+
+
+class FastLane:
+    """The pictures of one run: wraps its environments, publishes what they show, and records episodes."""
+
+    def __init__(
+        self,
+        settings: FastLaneSettings,
+        folder: str | os.PathLike[str] | None,
+        *,
+        record: RecordSettings | None = None,
+        run_dir: Path | None = None,
+        emitter: Emitter | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Publish to a ring in `folder`, nowhere if it is None; record to `run_dir`. What goes wrong is logged."""
+        self._settings = settings
+        self._folder = Path(folder) if folder else None
+        self._record = record if record is not None and run_dir is not None else RecordSettings()
+        self._run_dir = run_dir or Path()
+        self._emitter = emitter
+        self._clock = clock
+        self._watches: dict[int, Watch] = {}
+        self._tiles: dict[int, Picture] = {}
+        self._writer: FrameWriter | None = None
+        self._writer_pid = 0
+        self._broken = False
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], run_dir: Path, emitter: Emitter | None = None) -> "FastLane":
+        """Make one from MOSAIC_FASTLANE_* and MOSAIC_RECORD; ConfigError if these are not allowed."""
+        return cls(
+            FastLaneSettings.from_environ(environ),
+            environ.get(FOLDER),
+            record=RecordSettings.from_environ(environ),
+            run_dir=run_dir,
+            emitter=emitter,
+        )
+
+    @property
+    def wants_pictures(self) -> bool:
+        """Whether any environment will be asked to render, so that it has to be made with render_mode="rgb_array"."""
+        return self._publishes or self._record.is_on
+
+    def wrap(self, env: Any, index: int = 0) -> Any:
+        """Return environment number `index` of the run in a wrapper, or as it is if it has no pictures to give.
+
+        Gymnasium, old gym and PettingZoo (AEC and Parallel) are recognised. If two have the same index, the last one
+        that was wrapped is shown.
+        """
+        is_shown = self._publishes and self._takes_part(index)
+        is_recorded = self._record.is_on and index == self._settings.slot
+        if not is_shown and not is_recorded:
+            return env
+        watch = Watch(
+            self,
+            env,
+            index,
+            interval=self._settings.interval_ms / 1000 if is_shown else math.inf,
+            recorder=self._recorder(env) if is_recorded else None,
+            clock=self._clock,
+        )
+        if index in self._watches:
+            self._watches[index].mute()
+        self._watches[index] = watch
+        return wrapper_of(env, watch)
+
+    # What the watches need.
+
+    def is_coordinator(self, index: int) -> bool:
+        """Whether an environment publishes the tiling of all."""
+        return self._settings.mode == "grid" and index == 0
+
+    def show(self, watch: Watch, picture: Picture | None) -> None:
+        """Publish a picture, or keep it for the tiling."""
+        try:
+            if self._settings.mode == "grid":
+                picture = self._tiling(watch, picture)
+            elif picture is not None:
+                picture = shrink(picture, self._settings.max_dim)
+            if picture is not None:
+                self._own_writer().write(picture, **self._figures(watch))
+        except (FrameError, OSError) as error:
+            self._broken = True
+            self.say(f"no live pictures: {error}")
+            for each in self._watches.values():
+                each.mute()
+
+    def leave(self, watch: Watch) -> None:
+        """Forget an environment; the stream ends with the one that publishes it."""
+        if self._watches.get(watch.index) is not watch:
+            return
+        del self._watches[watch.index]
+        self._tiles.pop(watch.index, None)
+        if watch.index == self._publisher and self._writer is not None and self._writer_pid == os.getpid():
+            self._writer.close()
+
+    def say(self, message: str) -> None:
+        """Tell people, in the run's journal or else in its log."""
+        if self._emitter is not None:
+            self._emitter.log("warning", message)
+        else:
+            print(f"mosaic_worker: {message}", file=sys.stderr, flush=True)
+
+    # How it publishes.
+
+    @property
+    def _publishes(self) -> bool:
+        return self._settings.mode != "off" and self._folder is not None and not self._broken
+
+    @property
+    def _publisher(self) -> int:
+        return self._settings.slot if self._settings.mode == "single" else 0
+
+    def _takes_part(self, index: int) -> bool:
+        settings = self._settings
+        return index == settings.slot if settings.mode == "single" else index < settings.grid_limit
+
+    def _partners(self) -> list[Watch]:
+        """Those who share the stream; one that is only recorded does not."""
+        return [watch for watch in self._watches.values() if self._takes_part(watch.index)]
+
+    def _tiling(self, watch: Watch, picture: Picture | None) -> Picture | None:
+        """Keep the picture of an environment; for the one that coordinates, return the tiling of all."""
+        count = max(each.index for each in self._partners()) + 1
+        if picture is not None:
+            side = max(1, self._settings.max_dim // columns_of(count))
+            self._tiles[watch.index] = np.array(shrink(picture, side))
+        if not self.is_coordinator(watch.index) or not self._tiles:
+            return None
+        return tile([self._tiles.get(index) for index in range(count)])
+
+    def _figures(self, watch: Watch) -> dict[str, Any]:
+        """The figures of a picture; of a tiling: steps, episodes and rate of all, rewards and returns on average."""
+        watches = [watch] if self._settings.mode == "single" else self._partners()
+        return {
+            "step": sum(each.step for each in watches),
+            "episode": sum(each.episode for each in watches),
+            "last_reward": _mean([_number(each.last_reward) for each in watches]),
+            "rolling_return": _mean([each.rolling_return for each in watches]),
+            "step_rate_hz": _mean([each.rate_hz for each in watches]) * len(watches),
+        }
+
+    def _own_writer(self) -> FrameWriter:
+        """Return this process's writer: one that came with a fork is its parent's, and is left alone."""
+        if self._writer is None or self._writer_pid != os.getpid():
+            if self._folder is None:
+                raise FrameError("there is no folder to publish to")
+            writer = FrameWriter(self._folder)
+            _require_unused(writer.path)
+            self._writer, self._writer_pid = writer, os.getpid()
+        return self._writer
+
+    def _recorder(self, env: Any) -> Recorder:
+        recorder = Recorder(self._record, self._run_dir, self._emitter, self.say)
+        with contextlib.suppress(Exception):  # not every environment has metadata
+            recorder.fps = float(env.metadata["render_fps"])
+        return recorder
+
+
+class _Blind:
+    """Stands in for the watch of a copied environment, and sees nothing."""
+
+    def began(self, seed: int | None) -> None:
+        """Do nothing."""
+
+    def stepped(self, reward: Any, over: Any) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _require_unused(path: Path) -> None:
+    """Refuse a stream that another living process writes: it has one writer."""
+    try:
+        header = np.fromfile(path, np.uint64, _HEADER_WORDS)
+    except FileNotFoundError:
+        return
+    if header.size < _HEADER_WORDS or header[_STATE] != LIVE or header[_PID] == os.getpid():
+        return
+    if Path(f"/proc/{header[_PID]}").exists():
+        raise FrameError(f"{path} is written by process {header[_PID]} already")
+
+
+def _number(value: Any) -> float:
+    """Make one number of a reward, which may be an array of several."""
+    try:
+        return float(value.sum() if isinstance(value, np.ndarray) else value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _mean(values: list[float]) -> float:
+    """The mean of those that are known."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,129 @@
+"""How a run's pictures are asked for: live ones (FastLane) and videos of episodes, from a config or the environment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from mosaic_worker.config import WorkerConfig, describe
+from mosaic_worker.errors import ConfigError
+
+__all__ = ["FastLaneSettings", "PictureConfig", "RecordSettings"]
+
+RECORD = "MOSAIC_RECORD"
+_VARIABLES = {
+    "mode": ("MOSAIC_FASTLANE_MODE",),
+    "slot": ("MOSAIC_FASTLANE_SLOT",),
+    "grid_limit": ("MOSAIC_FASTLANE_GRID_LIMIT",),
+    "interval_ms": ("MOSAIC_FASTLANE_INTERVAL_MS", "CLEANRL_FASTLANE_INTERVAL_MS"),
+    "max_dim": ("MOSAIC_FASTLANE_MAX_DIM", "CLEANRL_FASTLANE_MAX_DIM"),
+}
+"""Each setting and the variables that give it; the first one that is set counts."""
+
+Mode = Literal["single", "grid", "off"]
+Slot = Annotated[int, Field(ge=0)]
+GridLimit = Annotated[int, Field(ge=1, le=64)]
+IntervalMs = Annotated[int, Field(ge=1, le=60_000)]
+MaxDim = Annotated[int, Field(ge=16, le=4096)]
+
+
+class FastLaneSettings(BaseModel):
+    """Which environments of a run show live pictures, how often and how large."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Mode = "off"
+    slot: Slot = 0
+    grid_limit: GridLimit = 4
+    interval_ms: IntervalMs = 33
+    max_dim: MaxDim = 640
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], **given: Any) -> "FastLaneSettings":
+        """Read the settings from variables; what is `given` counts more. ConfigError names the variable that is bad."""
+        found = {
+            field: next((name for name in names if environ.get(name)), "")
+            for field, names in _VARIABLES.items()
+            if field not in given
+        }
+        values = {field: environ[name] for field, name in found.items() if name}
+        try:
+            return cls.model_validate({**values, **given})
+        except ValidationError as error:
+            problems = [
+                {**problem, "loc": (found.get(str(problem["loc"][0])) or problem["loc"][0],)}
+                for problem in error.errors()
+            ]
+            raise ConfigError([describe(cls, problem) for problem in problems]) from error
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """Which episodes become videos, and what they may cost: at most `max_frames` pictures are held in memory."""
+
+    every: int | None = None
+    best: bool = False
+    worst: bool = False
+    max_dim: int = 256
+    max_frames: int = 256
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any episode is wanted."""
+        return self.every is not None or self.best or self.worst
+
+    @classmethod
+    def parse(cls, text: str) -> "RecordSettings":
+        """Read a text such as `every=50,best`; empty is none. ValueError says what is allowed."""
+        every: int | None = None
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        for word in words:
+            name, _, count = word.partition("=")
+            if name == "every" and count.isdecimal() and int(count) > 0:
+                every = int(count)
+            elif word not in {"best", "worst"}:
+                raise ValueError(f"{word!r} is none of every=N (N from 1), best, worst; several are joined by commas")
+        return cls(every=every, best="best" in words, worst="worst" in words)
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> "RecordSettings":
+        """Read MOSAIC_RECORD; ConfigError if that is not allowed."""
+        text = environ.get(RECORD, "")
+        try:
+            return cls.parse(text)
+        except ValueError as error:
+            raise ConfigError(f"{RECORD}: {text!r} is not allowed: {error}") from error
+
+
+class PictureConfig(WorkerConfig):
+    """A worker's config with the fields by which a run asks for pictures."""
+
+    fastlane_video_mode: Mode = Field(
+        default="off", description="Live pictures: of one environment (single), of several tiled (grid), or none (off)"
+    )
+    fastlane_slot: Slot = Field(default=0, description="Which environment is shown in mode single, and recorded")
+    fastlane_grid_limit: GridLimit = Field(default=4, description="How many environments are tiled in mode grid")
+    fastlane_interval_ms: IntervalMs = Field(default=33, description="At most one picture in so many milliseconds")
+    fastlane_max_dim: MaxDim = Field(default=640, description="Larger pictures are made smaller: pixels of a side")
+    record: str = Field(
+        default="", description="Episodes to keep as videos: every=N, best, worst, or several joined by commas"
+    )
+
+    @field_validator("record")
+    @classmethod
+    def _record_is_known(cls, record: str) -> str:
+        RecordSettings.parse(record)
+        return record
+
+    def fastlane_settings(self, environ: Mapping[str, str]) -> FastLaneSettings:
+        """Return what the config says; a field that it leaves out is read from the environment."""
+        fields = {name: f"fastlane_{'video_' if name == 'mode' else ''}{name}" for name in _VARIABLES}
+        given = {name: getattr(self, field) for name, field in fields.items() if field in self.model_fields_set}
+        return FastLaneSettings.from_environ(environ, **given)
+
+    def record_settings(self, environ: Mapping[str, str]) -> RecordSettings:
+        """Return what the config says, or else the environment."""
+        if "record" in self.model_fields_set:
+            return RecordSettings.parse(self.record)
+        return RecordSettings.from_environ(environ)

@@ -1,0 +1,182 @@
+"""Wrappers around the kinds of environment there are, none of which has to be installed.
+
+Gymnasium and old gym get a true subclass of their `Wrapper`, made when the first such environment comes along, so that
+other wrappers work on top. PettingZoo and whatever only looks like an environment get a proxy that forwards everything.
+"""
+
+import sys
+from functools import cache
+from typing import Any, Protocol
+
+from mosaic_worker.errors import FrameError
+
+__all__ = ["FastLaneTelemetryWrapper", "render", "wrapper_of"]
+
+_NEW_STEP = 5
+"""What a step returns has five parts, or four in old gym: observation, reward, done, info."""
+
+
+class Watcher(Protocol):
+    """Who is told what happens to an environment."""
+
+    def began(self, seed: int | None) -> None:
+        """The environment was reset."""
+
+    def stepped(self, reward: Any, over: Any) -> None:
+        """The environment took a step."""
+
+    def close(self) -> None:
+        """The environment is about to be closed."""
+
+
+class FastLaneTelemetryWrapper:
+    """What every wrapper adds to an environment: it says what happens. As it is, it fits Gymnasium."""
+
+    env: Any
+    watch: Watcher
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        result = self.env.step(action)
+        self.watch.stepped(result[1], result[2] or result[3])
+        return result
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin an episode."""
+        result = self.env.reset(*args, **kwargs)
+        self.watch.began(kwargs.get("seed", args[0] if args else None))
+        return result
+
+    def close(self) -> Any:
+        """Close the environment and its pictures."""
+        self.watch.close()
+        return self.env.close()
+
+
+class _OldGym(FastLaneTelemetryWrapper):
+    """Steps have four parts, or five; the seed may come before the reset."""
+
+    _seed: Any = None
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        result = self.env.step(action)
+        over = result[2] or result[3] if len(result) == _NEW_STEP else result[2]
+        self.watch.stepped(result[1], over)
+        return result
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin an episode."""
+        result = self.env.reset(*args, **kwargs)
+        self.watch.began(kwargs.get("seed", self._seed))
+        self._seed = None
+        return result
+
+    def seed(self, seed: Any = None) -> Any:
+        """Seed the environment; the next episode is the one that it belongs to."""
+        self._seed = seed
+        return self.env.seed(seed)
+
+
+class _Proxy:
+    """Is the environment to everybody: what it is, has and is told."""
+
+    _OWN = frozenset({"env", "watch", "_seed", "_over"})
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._OWN or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.env, name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.env)
+
+    def __str__(self) -> str:
+        return str(self.env)
+
+    def __repr__(self) -> str:
+        return f"<FastLaneTelemetryWrapper of {self.env!r}>"
+
+
+class _OldGymProxy(_OldGym, _Proxy):
+    """For what looks like an environment of gym and is none."""
+
+
+class _Parallel(FastLaneTelemetryWrapper, _Proxy):
+    """All agents act at once: their rewards are added, and an episode is over when it is for every one of them."""
+
+    def step(self, actions: Any) -> Any:
+        """Take a step."""
+        result = self.env.step(actions)
+        rewards, *ends = result[1:-1]
+        over = all(any(end.get(agent) for end in ends) for agent in rewards)
+        self.watch.stepped(sum(rewards.values()), over)
+        return result
+
+
+class _Aec(FastLaneTelemetryWrapper, _Proxy):
+    """Agents act in turn. After the end each agent is still stepped with None, and that counts no more."""
+
+    _over = False
+
+    def step(self, action: Any) -> Any:
+        """Let the agent whose turn it is act."""
+        env = self.env
+        env.step(action)
+        if not self._over:
+            # An agent that left is in neither: the episode is over when nobody is left who goes on.
+            ends = env.terminations, env.truncations
+            self._over = all(any(end.get(agent) for end in ends) for agent in env.agents)
+            self.watch.stepped(sum(env.rewards.values()), self._over)
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin an episode."""
+        self._over = False
+        return super().reset(*args, **kwargs)
+
+
+def wrapper_of(env: Any, watch: Watcher) -> Any:
+    """Wrap an environment in what fits its kind."""
+    wrapper = _class_for(env)(env)
+    wrapper.watch = watch
+    return wrapper
+
+
+def render(env: Any) -> Any:
+    """Ask an environment of any kind for a picture of itself."""
+    mode = getattr(env, "render_mode", None)
+    if mode == "rgb_array":
+        return env.render()
+    try:
+        return env.render(mode="rgb_array")
+    except TypeError as error:
+        raise FrameError(
+            f'its render_mode is {mode!r}; make it with render_mode="rgb_array" to get pictures ({error})'
+        ) from error
+
+
+def _class_for(env: Any) -> Any:
+    for library, kind in (("gymnasium", FastLaneTelemetryWrapper), ("gym", _OldGym)):
+        module = sys.modules.get(library)
+        base = getattr(module, "Env", None)
+        if base is not None and isinstance(env, base):
+            return _subclass(kind, module.Wrapper)  # type: ignore[union-attr]
+    if hasattr(env, "possible_agents") or hasattr(env, "agents"):
+        return _Aec if hasattr(env, "agent_iter") else _Parallel
+    return _OldGymProxy
+
+
+@cache
+def _subclass(kind: type, library_wrapper: type) -> type:
+    """Make a wrapper that is also one of the library's; its name is what people see in `print(env)`."""
+    return type("FastLaneTelemetryWrapper", (kind, library_wrapper), {})
