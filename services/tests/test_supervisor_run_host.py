@@ -495,7 +495,8 @@ def test_run_that_keeps_its_limits_ends_as_ever(attempt):
     assert one.folder.exit().reason.startswith("finished after")
 
 
-def test_limits_are_looked_at_only_when_it_matters():
+def test_limits_are_looked_at_only_when_it_matters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a run host works in the folder of its attempt, and its warnings go there
     assert run_host.Limits(None, None, 50.0).look_at == float("inf")
     times = run_host.Limits(None, 100.0, 50.0)
     assert times.look_at == 130.0
