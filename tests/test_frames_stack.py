@@ -285,7 +285,12 @@ def test_writer_dead_while_its_run_lives_says_so_and_is_not_repeated(shared_stac
     (worker,) = run_host(shared_stack, run).children()
     (child,) = worker.children()
     child.kill()
-    wait_until("it is known", lambda: streams(shared_stack, run)[0].writer == "dead")
+
+    def known() -> bool:
+        found = streams(shared_stack, run)[0]
+        return found.writer == "dead" and found.newest.number == found.published - 1
+
+    wait_until("it is known, and its last picture too", known)
     last = streams(shared_stack, run)[0].newest
     published = counter(shared_stack, "frames_published")
     cli = Cli(shared_stack.home.path)

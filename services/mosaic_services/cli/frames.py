@@ -112,7 +112,7 @@ def _print(state: RunState, streams: list[FrameStream], *, remote: bool, as_json
     if not streams:
         say(f"run {short(state.run)} ({state.state}) has no pictures: {_HOW_TO}")
         return
-    lines = table("stream", "size", "pictures", "fps", "figures", "newest", "", right=("pictures", "fps"))
+    lines = table("stream", "size", "pictures", "fps", "figures", "newest", right=("pictures", "fps"))
     for each in streams:
         lines.add_row(
             each.newest.stream,
@@ -121,9 +121,12 @@ def _print(state: RunState, streams: list[FrameStream], *, remote: bool, as_json
             number(round(each.fps, 1)),
             of_picture(each.newest),
             ago(each.newest.wall, now),
-            _about_writer(each),
         )
     console().print(lines)
+    # Below the table: a column for it would leave the others no room in a narrow terminal.
+    for each in streams:
+        if remark := _about_writer(each):
+            say(f"{each.newest.stream}: {remark}")
     if any(each.writer == "ended" for each in streams):
         last = max(each.newest.wall for each in streams)
         say(f"run {short(state.run)} ({state.state}): its last picture was at {clock(last)}, and is gone")
@@ -139,7 +142,7 @@ def _about_writer(stream: FrameStream) -> str:
         "live": "",
         "closed": "complete: its writer has closed it",
         "dead": "its writer has died: no more will come",
-        "ended": "ended",
+        "ended": "",
     }[stream.writer]
 
 
