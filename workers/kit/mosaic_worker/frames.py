@@ -113,11 +113,11 @@ class FrameWriter:
         self._shaped = [pixels[: array.nbytes].reshape(array.shape) for pixels in self._pixels]
         # Each slot says what it holds; the lock keeps readers away while the next picture is not there yet.
         for slot, ints in enumerate(self._ints):
-            ints[0] = 2 * (self._last_number(slot)) + 1
+            ints[0] = 2 * self._next_number(slot) + 1
             ints[1:6] = (height, width, channels, UINT8, array.nbytes)
         self._shape = array.shape
 
-    def _last_number(self, slot: int) -> int:
+    def _next_number(self, slot: int) -> int:
         """The number of the next picture that this slot will hold."""
         return self.published + (slot - self.published) % self._slots
 
