@@ -118,7 +118,7 @@ def test_pictures_per_second_are_those_of_the_last_two_seconds(frames):
     assert frames.states(KEY.run)[0].fps == 0
 
 
-def test_header_that_goes_bad_under_way_is_counted_and_the_others_go_on(frames, said):
+def test_header_that_goes_bad_under_way_does_not_stop_the_others(frames, said):
     folder = frames.make(KEY)
     bad, good = FrameWriter(folder, "bad"), FrameWriter(folder, "good")
     bad.write(picture())
