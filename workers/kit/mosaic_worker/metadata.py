@@ -1,13 +1,13 @@
 """What a worker is and what it can do, in a form that a scheduler, a form on a page or a person can read."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 import mosaic_worker
 from mosaic_worker.config import WorkerConfig
 
-__all__ = ["PROTOCOL", "WorkerCapabilities", "WorkerMetadata"]
+__all__ = ["PROTOCOL", "AlgorithmCard", "Parameter", "WorkerCapabilities", "WorkerMetadata"]
 
 PROTOCOL = 1
 
@@ -41,6 +41,32 @@ class WorkerCapabilities(BaseModel):
     estimated_memory_mb: int = Field(default=512, ge=1)
 
 
+class Parameter(BaseModel):
+    """One hyperparameter of an algorithm, as its own code declares it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    type: Literal["bool", "int", "float", "str"]
+    default: bool | int | float | str | None = None
+    help: str = ""
+
+
+class AlgorithmCard(BaseModel):
+    """One algorithm of a worker: whether it can run here, or what is missing, and what it can be told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    family: str = ""
+    actions: str = Field(default="", description="The action spaces it learns in: discrete, continuous, …")
+    runs: bool = Field(description="Whether it runs in the environment that describes itself here")
+    profiles: tuple[str, ...] = Field(default=(), description="The worker's profiles in which it can run")
+    needs: str = Field(default="", description="What is missing, and how to get it, if it does not run here")
+    source: str = Field(default="", description="Whose code runs, and its version: `cleanrl 0.4.8`, `checkout fe8d8a0`")
+    parameters: tuple[Parameter, ...] = ()
+
+
 class WorkerMetadata(BaseModel):
     """A worker's card: who it is, what it wraps, what it can do and which config it takes."""
 
@@ -57,6 +83,7 @@ class WorkerMetadata(BaseModel):
     capabilities: WorkerCapabilities
     config_model: type[WorkerConfig] = Field(exclude=True)
     example_config: dict[str, Any] = Field(description="A config, without run_id, that finishes in a few seconds")
+    algorithms: tuple[AlgorithmCard, ...] = Field(default=(), description="For a worker with more than one algorithm")
 
     def describe(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
@@ -64,10 +91,11 @@ class WorkerMetadata(BaseModel):
         # The platform sets the run id: who writes a config need not give one.
         schema["required"] = [name for name in schema.get("required", []) if name != "run_id"]
         return {
-            "metadata": self.model_dump(mode="json", exclude={"capabilities", "example_config"}),
+            "metadata": self.model_dump(mode="json", exclude={"capabilities", "example_config", "algorithms"}),
             "capabilities": self.capabilities.model_dump(mode="json"),
             "config_schema": schema,
             "example_config": self.example_config,
+            "algorithms": [card.model_dump(mode="json") for card in self.algorithms],
             "kit_version": mosaic_worker.__version__,
             "protocol": PROTOCOL,
         }

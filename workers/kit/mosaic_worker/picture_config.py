@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mosaic_worker.config import WorkerConfig, describe
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["FastLaneSettings", "PictureConfig", "RecordSettings"]
+__all__ = ["FastLaneSettings", "PictureConfig", "PictureFields", "RecordSettings"]
 
 RECORD = "MOSAIC_RECORD"
 _VARIABLES = {
@@ -96,8 +96,10 @@ class RecordSettings:
             raise ConfigError(f"{RECORD}: {text!r} is not allowed: {error}") from error
 
 
-class PictureConfig(WorkerConfig):
-    """A worker's config with the fields by which a run asks for pictures."""
+class PictureFields(BaseModel):
+    """The fields by which a run asks for pictures, for whatever part of a config has them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     fastlane_video_mode: Mode = Field(
         default="off", description="Live pictures: of one environment (single), of several tiled (grid), or none (off)"
@@ -127,3 +129,7 @@ class PictureConfig(WorkerConfig):
         if "record" in self.model_fields_set:
             return RecordSettings.parse(self.record)
         return RecordSettings.from_environ(environ)
+
+
+class PictureConfig(WorkerConfig, PictureFields):
+    """A worker's config with these fields at its top."""

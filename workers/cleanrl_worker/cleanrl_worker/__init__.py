@@ -1,0 +1,37 @@
+"""CleanRL's single-file algorithms behind MOSAIC's worker protocol, upstream unmodified."""
+
+from mosaic_worker.metadata import WorkerCapabilities, WorkerMetadata
+
+__all__ = ["get_worker_metadata"]
+
+__version__ = "0.1.0"
+
+
+def get_worker_metadata() -> WorkerMetadata:
+    """Say what this worker is; the entry point in pyproject.toml leads here, so it must not import the library."""
+    from cleanrl_worker.availability import algorithm_cards, upstream_version  # noqa: PLC0415 - keeps the import light
+    from cleanrl_worker.config import CleanRLWorkerConfig  # noqa: PLC0415 - as above
+
+    return WorkerMetadata(
+        name="cleanrl",
+        version=__version__,
+        description="CleanRL's single-file algorithms, and a PPO of the same kind that saves and resumes",
+        upstream_library="cleanrl",
+        upstream_version=upstream_version(),
+        capabilities=WorkerCapabilities(
+            worker_type="cleanrl",
+            supported_paradigms=("sequential",),
+            env_families=("gymnasium", "atari", "procgen", "mujoco", "dm_control", "minigrid", "babyai"),
+            action_spaces=("discrete", "continuous"),
+            observation_spaces=("vector", "image"),
+            max_agents=1,
+            supports_checkpointing=True,
+            supports_resume=True,
+            interactive_commands=("reset", "step", "init_agent", "select_action"),
+            requires_gpu=False,
+            estimated_memory_mb=512,
+        ),
+        config_model=CleanRLWorkerConfig,
+        example_config={"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096, "seed": 1},
+        algorithms=algorithm_cards(),
+    )

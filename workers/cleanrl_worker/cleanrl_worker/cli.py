@@ -1,0 +1,33 @@
+"""The command line: `python -m cleanrl_worker.cli --config worker.json`."""
+
+import sys
+from collections.abc import Sequence
+
+from cleanrl_worker import get_worker_metadata
+from cleanrl_worker.config import CleanRLWorkerConfig
+from mosaic_worker.cli import run_worker
+from mosaic_worker.context import RunContext
+from mosaic_worker.interactive import InteractiveWorker
+
+__all__ = ["main"]
+
+
+def _run(context: RunContext[CleanRLWorkerConfig]) -> None:
+    from cleanrl_worker.runtime import CleanRLWorkerRuntime  # noqa: PLC0415 - imported once stdout is protected
+
+    CleanRLWorkerRuntime(context).run()
+
+
+def _interactive(context: RunContext[CleanRLWorkerConfig]) -> InteractiveWorker:
+    from cleanrl_worker.interactive import CleanRLInteractive  # noqa: PLC0415 - as above
+
+    return CleanRLInteractive(context)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the worker and return its exit code."""
+    return run_worker(get_worker_metadata(), run=_run, interactive=_interactive, argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

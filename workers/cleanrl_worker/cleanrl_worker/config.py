@@ -1,0 +1,127 @@
+"""What a CleanRL run can be told: five fields that every run has, and `extras` for the rest."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from mosaic_worker.config import WorkerConfig, near
+from mosaic_worker.picture_config import PictureFields
+
+__all__ = ["CleanRLExtras", "CleanRLWorkerConfig", "Mode", "Stage"]
+
+Mode = Literal["train", "curriculum", "resume_training", "policy_eval", "interactive", "script"]
+_PRESETS = ("BABYAI_GOTO_CURRICULUM", "BABYAI_DOORKEY_CURRICULUM")
+
+
+class Stage(BaseModel):
+    """One environment of a curriculum, and when it is left; the last one is never left."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env_id: str = Field(min_length=1, description="The environment of this stage")
+    steps: int | None = Field(default=None, ge=1, description="Leave after so many steps: short for steps>=N")
+    condition: str | None = Field(
+        default=None,
+        description="Leave when this holds: steps>=N, episodes>=N, episode_return>=X, or several joined by |",
+    )
+
+
+class CleanRLExtras(PictureFields):
+    """Everything beside the five fields; a run needs none of it."""
+
+    mode: Literal["train", "resume_training", "policy_eval", "interactive", "script"] = Field(
+        default="train", description="What to do; a curriculum_schedule makes a training of mode train follow it"
+    )
+    cuda: bool = Field(default=False, description="Use a GPU")
+    use_cuda: bool = Field(default=False, description="Another name of cuda")
+    tensorboard_dir: str = Field(default="tensorboard", description="Where TensorBoard files go, in the run's folder")
+    track_wandb: bool = Field(default=False, description="Log to Weights & Biases, too")
+    wandb_mode: Literal["online", "offline"] = Field(
+        default="offline", description="offline keeps W&B's files in the run's folder; online sends them"
+    )
+    wandb_project_name: str = Field(default="cleanRL", description="The project at W&B")
+    wandb_entity: str | None = Field(default=None, description="The user or team at W&B")
+    algo_params: dict[str, bool | int | float | str | None] = Field(
+        default_factory=dict, description="Hyperparameters of the algorithm (mosaic workers describe cleanrl)"
+    )
+    capture_video: bool = Field(default=False, description="Keep videos of episodes")
+    checkpoint_every: int = Field(default=10_000, ge=1, description="ppo saves a checkpoint every so many steps")
+    curriculum_schedule: list[Stage] | str | None = Field(
+        default=None, description=f"Stages of environments, or a preset: {', '.join(_PRESETS)}"
+    )
+    checkpoint_path: str | None = Field(default=None, description="resume_training: the checkpoint to go on from")
+    policy_path: str | None = Field(default=None, description="policy_eval and interactive: the trained model")
+    eval_episodes: int = Field(default=10, ge=1, description="policy_eval: how many episodes; episode i has seed + i")
+    eval_num_envs: int = Field(default=8, ge=1, le=256, description="policy_eval: how many are played at a time")
+    eval_gamma: float = Field(default=0.99, ge=0, le=1, description="policy_eval: discount of the discounted return")
+    eval_repeat: int = Field(default=1, ge=1, description="policy_eval: how often to play them all")
+    deterministic: bool = Field(default=True, description="policy_eval and interactive: the likeliest action")
+    script: str | None = Field(default=None, description="script: a *.sh with @description, @phases, @total_timesteps")
+    script_args: list[str] = Field(default_factory=list, description="script: its arguments")
+
+    @field_validator("tensorboard_dir")
+    @classmethod
+    def _stays_in_the_run(cls, folder: str) -> str:
+        if folder.startswith("/") or ".." in folder.split("/"):
+            raise ValueError("give a path inside the run's folder, such as tensorboard")
+        return folder
+
+    @field_validator("curriculum_schedule")
+    @classmethod
+    def _schedule_is_readable(cls, schedule: list[Stage] | str | None) -> list[Stage] | str | None:
+        from cleanrl_worker.wrappers.schedule import check_schedule  # noqa: PLC0415 - keeps Stage in one place
+
+        if schedule is not None:
+            check_schedule(schedule)
+        return schedule
+
+    @property
+    def wants_cuda(self) -> bool:
+        """Whether a GPU is to be used."""
+        return self.cuda or self.use_cuda
+
+
+class CleanRLWorkerConfig(WorkerConfig):
+    """A run of the CleanRL worker."""
+
+    algo: str = Field(default="ppo", description="The algorithm (mosaic workers describe cleanrl)")
+    env_id: str = Field(default="", description="The environment; module:id for one that a module registers")
+    total_timesteps: int = Field(default=0, ge=0, description="The training budget, in steps of the environment")
+    extras: CleanRLExtras = Field(default_factory=CleanRLExtras, description="Everything else")
+    raw: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False, description="What was given, as it was")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_what_was_given(cls, given: Any) -> Any:
+        return {**given, "raw": dict(given)} if isinstance(given, dict) and "raw" not in given else given
+
+    @field_validator("algo")
+    @classmethod
+    def _algo_is_known(cls, algo: str) -> str:
+        if algo not in DEFAULT_ALGO_REGISTRY:
+            raise ValueError(f"no such algorithm{near(algo, list(DEFAULT_ALGO_REGISTRY))}")
+        return algo
+
+    @property
+    def mode(self) -> Mode:
+        """What the run does."""
+        is_curriculum = self.extras.mode == "train" and self.extras.curriculum_schedule is not None
+        return "curriculum" if is_curriculum else self.extras.mode
+
+    @model_validator(mode="after")
+    def _mode_has_what_it_needs(self) -> Self:
+        needs = {
+            "train": ("env_id", "total_timesteps"),
+            "curriculum": ("total_timesteps",),
+            "resume_training": ("total_timesteps", "extras.checkpoint_path"),
+            "policy_eval": ("extras.policy_path",),
+            "script": ("extras.script",),
+        }.get(self.mode, ())
+        for name in needs:
+            part: Any = self
+            for word in name.split("."):
+                part = getattr(part, word)
+            if not part:
+                raise ValueError(f"{name} is missing: {self.mode} needs it")
+        return self
