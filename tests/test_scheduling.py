@@ -120,6 +120,7 @@ def test_a_run_over_its_memory_limit_is_stopped_and_not_tried_again(stack):
     assert "not tried again: the same memory limit would stop it again" in why.facts
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_another_and_what_is_queued_says_who_holds_what_it_needs(stack):
     first = stack.submit(config={"end": "hang"}, resources={"cpus": 16, "memory_mb": 64}, name="hog", grace_s=1)
     stack.wait_state(first, "running")

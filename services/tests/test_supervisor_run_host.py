@@ -375,6 +375,7 @@ def warnings_of(one: Attempt) -> list[str]:
     return wait_until("a warning", one.folder.warnings)
 
 
+@pytest.mark.slow
 def test_memory_near_its_limit_warns_once_and_at_the_limit_the_run_is_stopped(attempt):
     script = f"{HOLD}\nheld = hold(160)\nprint('up', flush=True)\nuntil('more')\nheld += hold(100)\ntime.sleep(1000)"
     one = attempt(script, memory_mb=200)

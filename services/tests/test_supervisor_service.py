@@ -381,6 +381,7 @@ def test_run_host_killed_is_a_failure_of_the_infrastructure_and_nothing_is_left(
     host.wait_stored(run)
 
 
+@pytest.mark.slow
 def test_lost_batches_are_sent_again(host: Host):
     host.store.drop_live = 3
     run = host.place(events=5000)
@@ -435,6 +436,7 @@ def test_second_supervisor_in_a_home_is_refused(host: Host):
 # ── limits, checkpoints and GPUs ─────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_memory_limit_ends_a_run_with_its_reason(host: Host):
     run = host.place(allocate_mb=300, end="hang", limits={"memory_mb": 250})
     report = host.wait_ended(run)
@@ -457,6 +459,7 @@ def test_time_limit_warns_before_it_ends_a_run(host: Host):
     assert f"mosaic: warning: {warning}".encode() in host.store.lines[run, 1, "log"]
 
 
+@pytest.mark.slow
 def test_run_that_fails_names_its_last_checkpoint_and_the_next_attempt_goes_on_from_there(host: Host):
     config = {"events": 100, "checkpoint_every": 20, "fail_at_step": 90}
     run = host.place(**config)

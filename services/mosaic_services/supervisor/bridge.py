@@ -35,7 +35,7 @@ _QUIET_EVERY = 5
 _LINGER_PER_STREAM_S = 0.002
 # In the same way a quiet stream is left alone for so long for every stream there is: to look costs, too.
 _REST_PER_STREAM_S = 0.0005
-_LONGEST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 2.0
 # Batches that are sent again for each live one, while the store catches up.
 _REPAIRS_PER_LIVE = 4
 # The store counts as away when nothing has been heard of it for this long; live readers then need not wait for it.
