@@ -1,0 +1,135 @@
+"""What the platform costs a training: steps per second of a script under it, over those of the same script bare.
+
+Method. Two single-file scripts in the shape of CleanRL's ppo.py and dqn.py (workers/cleanrl_worker/tests/shapes) train
+on CartPole-v1 in the cleanrl worker's own virtualenv, with one thread each. Bare: started by hand, nothing else
+running but the idle services. Under the platform: submitted to real services, hooked, every episode and scalar
+reported, bridged and stored (dqn as an algorithm of a checkout, ppo through a shell script, since `ppo` names our own);
+and ppo once more with live pictures of one environment at 30 a second. Each script measures its own steps per second,
+over its whole training loop, start-up left out, and prints them. A round runs all five, one after the other, in an
+order that is turned by one each time; a ratio is the median over the rounds of under over bare in the same round.
+`ppo_fastlane_ratio` holds the time to render; `pictures` is how many there were in a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from stack import Stack  # noqa: E402 - the path is set just above
+
+from mosaic_services.environments import build, recipe_for, remember_upstream  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mosaic_services.environments import Environment
+
+SHAPES = ROOT / "workers" / "cleanrl_worker" / "tests" / "shapes"
+STEPS = {"ppo": 40_000, "dqn": 20_000}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_RATE = re.compile(r"steps per second: ([0-9.]+)")
+
+
+def say(text: str) -> None:
+    """Progress, for people: the result goes to stdout alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def rate_of(output: str, what: str) -> float:
+    """The steps per second that a script printed."""
+    found = _RATE.findall(output)
+    if not found:
+        raise SystemExit(f"{what} printed no steps per second; its last lines:\n{output[-2000:]}")
+    return float(found[-1])
+
+
+class Bench:
+    """The two scripts, bare and under a stack."""
+
+    def __init__(self, stack: Stack, environment: Environment, folder: Path, scale: float) -> None:
+        self._stack = stack
+        self._environment = environment
+        self._folder = folder
+        self._steps = {name: int(count * scale) for name, count in STEPS.items()}
+        self._shell = folder / "ppo.sh"
+        script = SHAPES / "cleanrl" / "ppo.py"
+        self._shell.write_text(f"# @phases 1\npython {script} --seed 1 --total-timesteps {self._steps['ppo']}\n")
+
+    def bare(self, name: str) -> float:
+        """Run a script by hand."""
+        command = [str(self._environment.python), str(SHAPES / "cleanrl" / f"{name}.py"), "--seed", "1"]
+        ended = subprocess.run(
+            [*command, "--total-timesteps", str(self._steps[name])],
+            cwd=self._folder,
+            env={**self._environment.environ(), **ONE_THREAD},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return rate_of(ended.stdout + ended.stderr, f"{name}, bare,")
+
+    def under(self, name: str, **extras: object) -> float:
+        """Run it through the platform."""
+        if name == "ppo":
+            config = {"seed": 1, "extras": {"mode": "script", "script": str(self._shell), **extras}}
+        else:
+            train = {"algo": name, "env_id": "CartPole-v1", "total_timesteps": self._steps[name], "seed": 1}
+            config = {**train, "extras": extras}
+        run = self._stack.submit(worker="cleanrl", config=config, resources={"cpus": 1, "memory_mb": 1024})
+        state = self._stack.wait_state(run, "succeeded", "failed", deadline_s=600)
+        log = (self._stack.home.runs / run / "1" / "log.txt").read_text()
+        if state.state != "succeeded":
+            raise SystemExit(f"{name} under the platform: {state.reason}\n{log[-2000:]}")
+        return rate_of(log, f"{name} under the platform")
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the steps of each training")
+    arguments = parser.parse_args()
+    # Services and scripts inherit these, so that the platform's runs have as many threads as the bare ones.
+    os.environ.update(ONE_THREAD)
+    with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as folder, Stack(Path(folder) / "home") as stack:
+        remember_upstream("cleanrl", stack.home, SHAPES)
+        environment = build(recipe_for("cleanrl", stack.home), "default", lambda step, _: say(f"environment: {step}"))
+        bench = Bench(stack, environment, Path(folder), arguments.scale)
+        cases: list[tuple[str, Callable[[], float]]] = [
+            ("ppo_bare", lambda: bench.bare("ppo")),
+            ("ppo", lambda: bench.under("ppo")),
+            ("ppo_fastlane", lambda: bench.under("ppo", fastlane_video_mode="single", fastlane_interval_ms=33)),
+            ("dqn_bare", lambda: bench.bare("dqn")),
+            ("dqn", lambda: bench.under("dqn")),
+        ]
+        rounds: list[dict[str, float]] = []
+        for number in range(arguments.rounds):
+            turned = cases[number % len(cases) :] + cases[: number % len(cases)]
+            rounds.append({name: run() for name, run in turned})
+            say(f"round {number + 1}: " + ", ".join(f"{name} {rounds[-1][name]:,.0f}/s" for name, _ in cases))
+
+    def ratio(name: str, to: str) -> float:
+        return round(statistics.median(each[name] / each[to] for each in rounds), 3)
+
+    result: dict[str, object] = {
+        "ppo_ratio": ratio("ppo", "ppo_bare"),
+        "dqn_ratio": ratio("dqn", "dqn_bare"),
+        "ppo_fastlane_ratio": ratio("ppo_fastlane", "ppo_bare"),
+        "rounds": [{name: round(value) for name, value in each.items()} for each in rounds],
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
