@@ -86,6 +86,8 @@ def test_modules_to_import_beforehand_are_read(tmp_path: Path, given: str, modul
         ({"profiles": "[default]\npython = 3.11\n"}, "python is 3.11, not a string"),
         ({"profiles": "[default]\npython = 'three'\n"}, "'three' is not a version range"),
         ({"profiles": "[default]\nenv = 'A=1'\n"}, "env is 'A=1'"),
+        ({"profiles": "[default]\nbuild_constraints = 5\n"}, "build_constraints is 5, not a string"),
+        ({"profiles": "[default]\nbuild_constraints = 'no.txt'\n"}, "no.txt, which do not exist"),
         ({"profiles": "[default]\nwarm = 'torch'\n"}, "warm is 'torch', not a list of modules"),
         ({"profiles": "[default]\nwarm = ['torch', 5]\n"}, "warm is ['torch', 5], not a list of modules"),
         ({"profiles": "[default]\nwarm = ['torch nn']\n"}, "warm is ['torch nn'], not a list of modules"),
@@ -183,6 +185,16 @@ def test_hash_changes_with_code_and_lock_and_not_with_tests(tmp_path: Path):
     lock = status(read_recipe(folder), "default")
     assert lock.venv != before.venv
     assert lock.site != code.site
+
+
+def test_hash_changes_with_the_build_constraints(tmp_path: Path):
+    folder = make_worker(tmp_path)
+    venvs = {status(read_recipe(folder), "default").venv}
+    make_worker(tmp_path, profiles="[default]\nbuild_constraints = 'locks/build.txt'\n")
+    for constraints in ("setuptools<66\n", "setuptools<67\n"):
+        (folder / "locks" / "build.txt").write_text(constraints)
+        venvs.add(status(read_recipe(folder), "default").venv)
+    assert len(venvs) == 3
 
 
 def test_package_folders_named_like_build_folders_are_installed(tmp_path: Path):

@@ -100,7 +100,8 @@ def status(recipe: Recipe, profile: str) -> Environment:
     """Say where an environment is, or would be, on this machine."""
     wanted = recipe.profile(profile)
     base_python, version = find_python(wanted.python)
-    packages = _digest(wanted.lock.read_bytes(), version.encode(), platform.machine().encode())
+    constraints = [] if wanted.build_constraints is None else [wanted.build_constraints.read_bytes()]
+    packages = _digest(wanted.lock.read_bytes(), version.encode(), platform.machine().encode(), *constraints)
     code = _digest(packages.encode(), *_source_parts(recipe))
     return Environment(
         recipe=recipe,

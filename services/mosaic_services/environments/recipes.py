@@ -38,6 +38,8 @@ class Profile:
     env: dict[str, str] = field(default_factory=dict)
     # Modules that a template imports beforehand, so that runs start warm; None if there is to be no template.
     warm: tuple[str, ...] | None = None
+    # Given if the lock has packages that come as source only: what their building is held to.
+    build_constraints: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,11 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
         raise RecipeError(f"{folder}/profiles.toml: {name!r} is not a table; profiles look like [default]")
     if not _PROFILE.fullmatch(name):
         raise RecipeError(f"{where}: only a-z, 0-9, _, . and - are allowed in a profile's name")
-    if unknown := set(table) - {"lock", "python", "summary", "env", "warm"}:
+    if unknown := set(table) - {"lock", "python", "summary", "env", "warm", "build_constraints"}:
         raise RecipeError(f"{where} has unknown field {min(unknown)!r}")
     given = {"lock": f"locks/{name}.lock", "python": ">=3.11", "summary": "", **table}
-    for field_name in ("lock", "python", "summary"):
-        if not isinstance(given[field_name], str):
+    for field_name in ("lock", "python", "summary", "build_constraints"):
+        if not isinstance(given.get(field_name, ""), str):
             raise RecipeError(f"{where}: {field_name} is {given[field_name]!r}, not a string")
     env = given.get("env", {})
     if not isinstance(env, dict):
@@ -106,6 +108,9 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
     lock = folder / given["lock"]
     if not lock.is_file():
         raise RecipeError(f"{where} names the lock {lock}, which does not exist")
+    build_constraints = folder / given["build_constraints"] if "build_constraints" in given else None
+    if build_constraints is not None and not build_constraints.is_file():
+        raise RecipeError(f"{where} names the build constraints {build_constraints}, which do not exist")
     try:
         SpecifierSet(given["python"])
     except InvalidSpecifier:
@@ -117,6 +122,7 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
         summary=given["summary"],
         env={key: str(value) for key, value in env.items()},
         warm=None if warm is None else tuple(warm),
+        build_constraints=build_constraints,
     )
 
 
