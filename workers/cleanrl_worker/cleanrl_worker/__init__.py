@@ -33,5 +33,5 @@ def get_worker_metadata() -> WorkerMetadata:
         ),
         config_model=CleanRLWorkerConfig,
         example_config={"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096, "seed": 1},
-        algorithms=algorithm_cards(),
+        algorithms=algorithm_cards,
     )
