@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -199,10 +200,24 @@ def _installed(name: str, profile: str) -> Environment:
 
 
 @_command("describe")
-def describe(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) -> None:
+def describe(
+    name: _NAME,
+    profile: _PROFILE = "default",
+    algo: Annotated[str | None, typer.Option("--algo", metavar="A", help="One algorithm, with all it takes.")] = None,
+    as_json: _JSON = False,
+) -> None:
     """Show what a worker says of itself: what it can do and what it can be told."""
     environment = _installed(name, profile)
     description = environment.description or {}
+    if algo is not None:
+        card = _algorithm(environment, description.get("algorithms") or [], algo)
+        if as_json:
+            print_json({"worker": environment.recipe.worker, "profile": profile, **card})
+            return
+        from mosaic_services.cli.description import print_algorithm  # noqa: PLC0415 - start-up time
+
+        print_algorithm(card)
+        return
     if as_json:
         upstream = None if environment.upstream is None else str(environment.upstream)
         print_json({"worker": environment.recipe.worker, "profile": profile, "upstream": upstream, **description})
@@ -210,6 +225,16 @@ def describe(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False)
     from mosaic_services.cli.description import print_description  # noqa: PLC0415 - start-up time
 
     print_description(environment.recipe.worker, profile, description)
+
+
+def _algorithm(environment: Environment, cards: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    for card in cards:
+        if card.get("name") == name:
+            return card
+    worker = environment.recipe.worker
+    near = difflib.get_close_matches(name, [str(card.get("name")) for card in cards])
+    hint = f"did you mean {', '.join(near)}?" if near else f"see: mosaic workers describe {worker}"
+    raise InputError(f"worker {worker} has no algorithm {name!r}", hint)
 
 
 @_command("check")

@@ -11,7 +11,6 @@ from mosaic_worker.metadata import Parameter
 
 __all__ = ["parameter_problems", "problem"]
 
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
 _NEEDED = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
 
 
@@ -43,8 +42,13 @@ def _why(script: Script, known: Mapping[str, Parameter], name: str, value: Any) 
     parameter = known[name]
     if value is None and parameter.default is None:
         return ""
-    is_right = isinstance(value, _PYTHON_TYPES[parameter.type]) and (parameter.type == "bool") == isinstance(
-        value, bool
-    )
-    is_right |= parameter.type == "int" and isinstance(value, float) and value.is_integer()
-    return "" if is_right else f"{_NEEDED[parameter.type]} is needed, as in {parameter.default!r}"
+    return "" if _fits(value, parameter.type) else f"{_NEEDED[parameter.type]} is needed, as in {parameter.default!r}"
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a value is of a type, as JSON Schema sees it: 25e3 is a whole number, true is none."""
+    if kind == "bool" or isinstance(value, bool):
+        return kind == "bool" and isinstance(value, bool)
+    if kind == "int":
+        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return isinstance(value, int | float if kind == "float" else str)

@@ -1,4 +1,4 @@
-"""The config's JSON Schema, as far as pydantic cannot say it: what each mode needs and what each algorithm can be told."""
+"""The config's JSON Schema where pydantic cannot say it: what each mode needs and what each algorithm can be told."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
