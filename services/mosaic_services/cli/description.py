@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from mosaic_services.cli.output import console, say, styled, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["print_algorithm", "print_description", "type_of"]
 
 _SET_BY_THE_PLATFORM = frozenset({"run_id", "worker_id"})
 
 
-def print_description(worker: str, profile: str, description: dict[str, Any]) -> None:
+def print_description(worker: str, profile: str, description: dict[str, Any], upstream: Path | None) -> None:
     """Print metadata, capabilities, algorithms, configuration and an example command."""
     metadata = description.get("metadata") or {}
     say((str(metadata.get("name", worker)), "bold"), f"  {metadata.get('version', '')}  profile {profile}")
     if about := metadata.get("description") or metadata.get("summary"):
         say(str(about))
+    if upstream is not None:
+        say(f"checkout: {upstream}")
     _print_map("about", {k: v for k, v in metadata.items() if k not in {"name", "version", "description", "summary"}})
     _print_map("can", description.get("capabilities") or {})
     _print_algorithms(worker, profile, description.get("algorithms") or [])

@@ -224,7 +224,7 @@ def describe(
         return
     from mosaic_services.cli.description import print_description  # noqa: PLC0415 - start-up time
 
-    print_description(environment.recipe.worker, profile, description)
+    print_description(environment.recipe.worker, profile, description, environment.upstream)
 
 
 def _algorithm(environment: Environment, cards: list[dict[str, Any]], name: str) -> dict[str, Any]:

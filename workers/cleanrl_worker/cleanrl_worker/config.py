@@ -143,9 +143,10 @@ class CleanRLWorkerConfig(WorkerConfig):
     def _algo_params_are_known(self) -> Self:
         if self.mode not in ("train", "curriculum", "resume_training"):
             return self
-        problems = parameter_problems(find_script(self.algo), self.extras.algo_params)
         if self.mode != "train" and self.algo != "ppo":
-            problems.append(problem("algo", self.algo, f"{self.mode} is done by ppo"))
+            problems = [problem("algo", self.algo, f"{self.mode} is done by ppo")]
+        else:
+            problems = parameter_problems(find_script(self.algo), self.extras.algo_params)
         if problems:
             raise ValidationError.from_exception_data(type(self).__name__, problems)
         return self

@@ -121,25 +121,19 @@ def _option(call: ast.Call) -> Iterator[tuple[Parameter, str]]:
     if not names or kind is None or ("nargs" in given and _value(given["nargs"]) != "?"):
         return
     name = _text(given.get("dest")) or names[0].removeprefix("--").replace("-", "_")
-    default = _value(given["default"]) if "default" in given else None
-    if _text(given.get("action")).startswith("store_"):
-        default = _text(given["action"]) == "store_false"
-    yield _parameter(name, kind, default, _text(given.get("help"))), names[0]
+    yield _parameter(name, kind, _value(given.get("default")), _text(given.get("help"))), names[0]
 
 
 def _converted(given: Mapping[str | None, ast.expr]) -> Type | None:
-    """The type of an option: what `type` names, or what `action` or `default` lets one conclude."""
+    """The type of an option: what `type` names, or text; None if it takes no value, or one of a kind of its own."""
     match given.get("type"):
         case ast.Name(id=name) if name in _TYPES:
             return _TYPES[name]
         case None:
-            action = _text(given.get("action"))
-            value = _value(given.get("default"))
-            is_flag = action in ("store_true", "store_false") or isinstance(value, bool)
-            return "bool" if is_flag else None if action and action != "store" else "str"
+            return None if "action" in given else "str"
         case converter:
             # type=lambda x: bool(strtobool(x)), in any spelling
-            return "bool" if "bool" in ast.unparse(converter) else None
+            return "bool" if "strtobool" in ast.unparse(converter) else None
 
 
 def _parameter(name: str, kind: Type, default: Any, help_text: str) -> Parameter:
