@@ -205,6 +205,7 @@ def _digest(folder: Path) -> str:
     return f"files-{digest.hexdigest()[:7]}"
 
 
+@functools.cache
 def algorithm_cards() -> tuple[AlgorithmCard, ...]:
     """Every algorithm of the registry: whether it runs here, what is missing, what it can be told."""
     return tuple(_card(algorithm) for algorithm in DEFAULT_ALGO_REGISTRY.values())
