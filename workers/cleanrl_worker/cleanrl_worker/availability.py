@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cleanrl_worker
-from cleanrl_worker.hyperparameters import Arguments, Style, read_arguments
+from cleanrl_worker.hyperparameters import Style, read_arguments
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, Algorithm, Upstream
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.metadata import AlgorithmCard, Parameter
@@ -56,18 +56,10 @@ class Script:
     upstream: Upstream
     module: str
     path: Path
+    style: Style
+    # Everything that the script itself can be told, in its own words.
+    parameters: tuple[Parameter, ...]
     version: str
-    arguments: Arguments
-
-    @property
-    def style(self) -> Style:
-        """How its command line is written."""
-        return self.arguments.style
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Everything that the script itself can be told."""
-        return self.arguments.parameters
 
     @property
     def hyperparameters(self) -> tuple[Parameter, ...]:
@@ -129,10 +121,10 @@ def _of_checkout(algorithm: Algorithm) -> Script:
 
 def _script(algorithm: Algorithm, upstream: Upstream, path: Path, version: str) -> Script:
     try:
-        arguments = read_arguments(path.read_text(encoding="utf-8"))
+        style, parameters = read_arguments(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{algorithm.name}: the arguments of {path} cannot be read: {error}") from None
-    return Script(upstream, algorithm.module(upstream), path, version, arguments)
+    return Script(upstream, algorithm.module(upstream), path, style, parameters, version)
 
 
 def _missing(path: Path, folder: Path, seen: set[Path]) -> Iterator[str]:

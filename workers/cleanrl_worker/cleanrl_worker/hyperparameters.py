@@ -9,12 +9,11 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from mosaic_worker.metadata import Parameter
 
-__all__ = ["Arguments", "Style", "command_line", "read_arguments"]
+__all__ = ["Style", "read_arguments"]
 
 Style = Literal["tyro", "argparse"]
 Type = Literal["bool", "int", "float", "str"]
@@ -33,47 +32,20 @@ _SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """What a script can be told, in the order of its source, and how its command line is written."""
-
-    style: Style
-    parameters: tuple[Parameter, ...]
-    # How each is spelled on the command line: --learning-rate, and in one script --capture_video.
-    options: Mapping[str, str]
-
-
-def read_arguments(source: str) -> Arguments:
-    """Read a script's arguments; raise ValueError if it has none, or is not Python."""
+def read_arguments(source: str) -> tuple[Style, tuple[Parameter, ...]]:
+    """Read a script's arguments, in their order; raise ValueError if it has none, or is not Python."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise ValueError(f"it is not Python: {error.msg} in line {error.lineno}") from None
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Args":
-            fields = tuple(_fields(node, source.splitlines()))
-            return Arguments("tyro", fields, {each.name: f"--{each.name.replace('_', '-')}" for each in fields})
+            return "tyro", tuple(_fields(node, source.splitlines()))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_add_argument(node)]
-    found = [each for call in sorted(calls, key=lambda call: call.lineno) for each in _option(call)]
+    found = tuple(each for call in sorted(calls, key=lambda call: call.lineno) for each in _option(call))
     if not found:
         raise ValueError("it has neither a class Args nor a call of add_argument")
-    return Arguments("argparse", tuple(each for each, _ in found), {each.name: option for each, option in found})
-
-
-def command_line(arguments: Arguments, values: Mapping[str, Value]) -> list[str]:
-    """Write values, by name, as the script's command line; what is None is left to the script."""
-    types = {each.name: each.type for each in arguments.parameters}
-    words: list[str] = []
-    for name, value in values.items():
-        option = arguments.options[name]
-        if value is None:
-            continue
-        if arguments.style == "tyro" and types[name] == "bool":
-            words.append(option if value else option.replace("--", "--no-", 1))
-        else:
-            # 25e3 for a number of steps is meant as 25000, and a script would not take 25000.0.
-            words += [option, str(int(value) if types[name] == "int" else value)]
-    return words
+    return "argparse", found
 
 
 def _fields(args: ast.ClassDef, lines: list[str]) -> Iterator[Parameter]:
@@ -113,15 +85,15 @@ def _is_add_argument(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
 
 
-def _option(call: ast.Call) -> Iterator[tuple[Parameter, str]]:
-    """The parameter that one `add_argument` call makes, and its option; nothing if it is positional or a list."""
+def _option(call: ast.Call) -> Iterator[Parameter]:
+    """The parameter that one `add_argument` call makes; nothing if it is positional or a list."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     names = [text for text in map(_text, call.args) if text.startswith("--")]
     kind = _converted(given)
     if not names or kind is None or ("nargs" in given and _value(given["nargs"]) != "?"):
         return
     name = _text(given.get("dest")) or names[0].removeprefix("--").replace("-", "_")
-    yield _parameter(name, kind, _value(given.get("default")), _text(given.get("help"))), names[0]
+    yield _parameter(name, kind, _value(given.get("default")), _text(given.get("help")))
 
 
 def _converted(given: Mapping[str | None, ast.expr]) -> Type | None:
