@@ -70,7 +70,7 @@ def mosaic(tmp_path: Path) -> Cli:
     return Cli(tmp_path / "home")
 
 
-def listed(mosaic: Cli) -> dict[str, dict[str, str | None]]:
+def listed(mosaic: Cli) -> dict[str, dict[str, str]]:
     workers = mosaic.json("workers", "list")["workers"]
     return {each["profile"]: each for each in workers if each["worker"] == "stress"}
 
@@ -87,7 +87,7 @@ def test_checkout_is_given_shown_edited_and_taken_back(mosaic: Cli, worker: Path
     said = mosaic("workers", "install", "stress", "--upstream", str(checkout)).stdout
     assert f"checkout: {checkout}" in said
     assert listed(mosaic)["default"]["upstream"] == str(checkout)
-    assert listed(mosaic)["plain"]["upstream"] is None
+    assert listed(mosaic)["plain"]["upstream"] == ""
     assert f"checkout: {checkout}" in mosaic("workers", "list").stdout
     shown = mosaic("workers", "describe", "stress").stdout
     assert f"checkout: {checkout}" in shown
@@ -109,9 +109,9 @@ def test_checkout_is_given_shown_edited_and_taken_back(mosaic: Cli, worker: Path
     # Gone: the profile says so, and can do without it again.
     shutil.rmtree(checkout)
     assert listed(mosaic)["default"]["status"] == "impossible"
-    assert "is not a folder" in str(listed(mosaic)["default"]["detail"])
+    assert "is not a folder" in listed(mosaic)["default"]["detail"]
     mosaic("workers", "install", "stress", "--upstream", "")
-    assert listed(mosaic)["default"]["upstream"] is None
+    assert listed(mosaic)["default"]["upstream"] == ""
     mosaic("workers", "install", "stress", "--no-upstream")
     assert mosaic.json("workers", "describe", "stress")["algorithms"][0]["needs"] == "a checkout"
 
@@ -128,7 +128,7 @@ def test_each_wrong_checkout_and_algorithm_is_named(mosaic: Cli, worker: Path, c
     ]:
         error = mosaic("workers", "install", "stress", *arguments, code=2).stderr
         assert said in error, error
-    assert listed(mosaic)["default"]["upstream"] is None
+    assert listed(mosaic)["default"]["upstream"] == ""
     error = mosaic("workers", "describe", "stress", "--algo", "dqnn", code=2).stderr
     assert "worker stress has no algorithm 'dqnn'" in error
     assert "did you mean dqn?" in error
@@ -136,7 +136,7 @@ def test_each_wrong_checkout_and_algorithm_is_named(mosaic: Cli, worker: Path, c
     (checkout / "lib" / "algo.py").write_text("RATE = fast\n")
     error = mosaic("workers", "install", "stress", "--upstream", str(checkout), code=1).stderr
     assert "describing stress failed: ValueError: could not convert string to float" in error
-    assert listed(mosaic)["default"]["upstream"] is None
+    assert listed(mosaic)["default"]["upstream"] == ""
 
 
 @pytest.mark.timeout(600)

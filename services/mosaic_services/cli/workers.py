@@ -83,7 +83,7 @@ def list_workers(as_json: _JSON = False) -> None:
             "python": profile.python,
             "summary": profile.summary,
             "folder": str(recipe.folder),
-            "upstream": str(recipe.upstream) if recipe.upstream is not None and profile.upstream else None,
+            "upstream": str(recipe.upstream or "") if profile.upstream else "",
         }
         for recipe in find_recipes(current.home)
         for profile in recipe.profiles.values()
