@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.home import Home
 from mosaic_services.environments import (
     BuildError,
     RecipeError,
     UnknownProfileError,
     UnknownWorkerError,
+    UpstreamError,
+    fetch_upstream,
     find_recipes,
     read_recipe,
     recipe_for,
     register,
+    remember_upstream,
     status,
 )
 from mosaic_services.environments.environment import find_python, source_files
@@ -86,6 +91,9 @@ def test_modules_to_import_beforehand_are_read(tmp_path: Path, given: str, modul
         ({"profiles": "[default]\npython = 3.11\n"}, "python is 3.11, not a string"),
         ({"profiles": "[default]\npython = 'three'\n"}, "'three' is not a version range"),
         ({"profiles": "[default]\nenv = 'A=1'\n"}, "env is 'A=1'"),
+        ({"profiles": "[default]\nbuild_constraints = 5\n"}, "build_constraints is 5, not a string"),
+        ({"profiles": "[default]\nbuild_constraints = 'no.txt'\n"}, "no.txt, which do not exist"),
+        ({"profiles": "[default]\nupstream = ['x.py']\n"}, "upstream is ['x.py'], not a string"),
         ({"profiles": "[default]\nwarm = 'torch'\n"}, "warm is 'torch', not a list of modules"),
         ({"profiles": "[default]\nwarm = ['torch', 5]\n"}, "warm is ['torch', 5], not a list of modules"),
         ({"profiles": "[default]\nwarm = ['torch nn']\n"}, "warm is ['torch nn'], not a list of modules"),
@@ -185,6 +193,16 @@ def test_hash_changes_with_code_and_lock_and_not_with_tests(tmp_path: Path):
     assert lock.site != code.site
 
 
+def test_hash_changes_with_the_build_constraints(tmp_path: Path):
+    folder = make_worker(tmp_path)
+    venvs = {status(read_recipe(folder), "default").venv}
+    make_worker(tmp_path, profiles="[default]\nbuild_constraints = 'locks/build.txt'\n")
+    for constraints in ("setuptools<66\n", "setuptools<67\n"):
+        (folder / "locks" / "build.txt").write_text(constraints)
+        venvs.add(status(read_recipe(folder), "default").venv)
+    assert len(venvs) == 3
+
+
 def test_package_folders_named_like_build_folders_are_installed(tmp_path: Path):
     folder = make_worker(tmp_path)
     for name in ("build", "mine_worker/dist", "mine_worker/.hidden", "x.egg-info"):
@@ -244,3 +262,90 @@ def test_environment_of_a_worker_has_nothing_of_ours(tmp_path: Path, monkeypatch
 def test_only_what_setuptools_alone_can_build_is_built_without_pip(tmp_path: Path, system: str, simple: bool):
     (tmp_path / "pyproject.toml").write_text(f"[build-system]\n{system}\n")
     assert needs_only_setuptools(tmp_path) is simple
+
+
+TAKES_A_CHECKOUT = "[default]\nupstream = 'lib/algo.py'\n[other]\nlock = 'locks/default.lock'\n"
+
+
+def make_checkout(folder: Path) -> Path:
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "algo.py").write_text("RATE = 1\n")
+    return folder
+
+
+def test_checkout_is_known_to_the_worker_of_a_home_and_changes_its_fingerprint(tmp_path: Path, home: Home):
+    folder = make_worker(tmp_path / "mine", profiles=TAKES_A_CHECKOUT)
+    register(read_recipe(folder), home)
+    before = status(recipe_for("mine", home), "default")
+    assert "MOSAIC_UPSTREAM" not in before.environ()
+    checkout = make_checkout(tmp_path / "checkout")
+    remember_upstream("mine", home, checkout)
+    for recipe in (recipe_for("mine", home), recipe_for(str(folder), home), *find_recipes(home)):
+        if recipe.worker == "mine":
+            assert recipe.upstream == checkout
+    found = status(recipe_for("mine", home), "default")
+    assert found.environ()["MOSAIC_UPSTREAM"] == str(checkout)
+    assert (found.venv, found.site == before.site) == (before.venv, False)
+    # A profile that does not ask for one gets none.
+    other = status(recipe_for("mine", home), "other")
+    assert "MOSAIC_UPSTREAM" not in other.environ()
+    # Edited: described anew. What is no code of it does not matter.
+    for name in ("lib/__pycache__/algo.py", ".git/hook.py", "README.md", "venv/lib/module.py", "venv/pyvenv.cfg"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("x")
+    assert status(recipe_for("mine", home), "default").site == found.site
+    (checkout / "lib" / "algo.py").write_text("RATE = 22\n")
+    assert status(recipe_for("mine", home), "default").site != found.site
+    assert status(recipe_for("mine", home), "other").site == other.site
+    remember_upstream("mine", home, None)
+    remember_upstream("mine", home, None)
+    assert status(recipe_for("mine", home), "default").site == before.site
+
+
+def test_checkout_that_went_away_is_named_and_does_not_hide_the_worker(tmp_path: Path, home: Home):
+    register(read_recipe(make_worker(tmp_path / "mine", profiles=TAKES_A_CHECKOUT)), home)
+    remember_upstream("mine", home, tmp_path / "gone")
+    with pytest.raises(UpstreamError, match=r"gone is not a folder  \(mosaic workers install mine --upstream PATH"):
+        status(recipe_for("mine", home), "default")
+    (tmp_path / "gone").mkdir()
+    builder = Builder(home, "h", lambda _: None)
+    builder.scan()
+    shown = {each.profile: each for each in builder.statuses() if each.worker == "mine"}
+    assert (shown["default"].status, shown["other"].status) == ("broken", "available")
+    assert "gone has no lib/algo.py" in shown["default"].detail
+    with pytest.raises(CommandRefusedError) as refused:
+        builder.get("mine", "default")
+    assert refused.value.code == "unusable_environment"
+
+
+def test_checkout_is_cloned_from_a_git_url_once_for_each_commit(tmp_path: Path, home: Home):
+    origin = make_checkout(tmp_path / "origin")
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        subprocess.run(["git", "-C", str(origin), *who, *words], check=True, capture_output=True)
+
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "first")
+    first = fetch_upstream(origin.as_uri(), "mine", home)
+    assert (first / "lib" / "algo.py").read_text() == "RATE = 1\n"
+    assert first.is_relative_to(home.path)
+    assert fetch_upstream(origin.as_uri(), "mine", home) == first
+    (origin / "lib" / "algo.py").write_text("RATE = 2\n")
+    git("commit", "--quiet", "-am", "second")
+    second = fetch_upstream(origin.as_uri(), "mine", home)
+    assert (second / "lib" / "algo.py").read_text() == "RATE = 2\n"
+    assert (first / "lib" / "algo.py").read_text() == "RATE = 1\n"
+    assert sorted((home.path / "checkouts").iterdir()) == sorted([first, second])
+
+
+def test_checkout_that_cannot_be_cloned_says_why(tmp_path: Path, home: Home, monkeypatch):
+    with pytest.raises(UpstreamError, match=r"cannot clone file:///.*; give the path of a folder"):
+        fetch_upstream((tmp_path / "nowhere").as_uri(), "mine", home)
+    with pytest.raises(UpstreamError, match=r"cannot clone http://127\.0\.0\.1:9/x: .*give the path of a folder"):
+        fetch_upstream("http://127.0.0.1:9/x", "mine", home)
+    assert list((home.path / "checkouts").iterdir()) == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UpstreamError, match="there is no git on the PATH"):
+        fetch_upstream("git@example.org:x/y", "mine", home)

@@ -83,6 +83,39 @@ def test_each_wrong_field_is_named_with_value_and_what_is_allowed():
     ]
 
 
+ALGORITHMS = ["ppo", "ppo_atari", "dqn", "dqn_atari", "dqn_jax", "dqn_atari_jax", "c51", "sac", "td3", "ddpg"]
+FIRST_EIGHT = ", ".join(map(repr, ALGORITHMS[:8]))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("dqnn", "'dqnn' is not allowed; did you mean dqn, dqn_atari, dqn_jax?"),
+        ("sca", "'sca' is not allowed; did you mean sac?"),
+        ("wonder", f"'wonder' is not allowed; allowed: {FIRST_EIGHT}, … (10 in all)"),
+        (5, f"5 is not allowed; allowed: {FIRST_EIGHT}, … (10 in all)"),
+    ],
+)
+def test_of_many_names_the_nearest_are_suggested(given, said):
+    schema = ConfigSchema({"properties": {"algo": {"type": "string", "enum": ALGORITHMS}}})
+    assert f"config.algo: {said}" in schema.problems({"algo": given})
+
+
+def test_fields_that_depend_on_another_field_are_checked_by_name():
+    then = {"properties": {"params": {"properties": {"gamma": {"type": "number"}}, "additionalProperties": False}}}
+    schema = ConfigSchema(
+        {"allOf": [{"if": {"properties": {"algo": {"const": "dqn"}}, "required": ["algo"]}, "then": then}]}
+    )
+    assert schema.problems({"algo": "ppo", "params": {"gama": 1}}) == []
+    assert schema.problems({"algo": "dqn", "params": {"gamma": 0.9}}) == []
+    assert schema.problems({"algo": "dqn", "params": {"gama": 1}}) == [
+        "config.params.gama: unknown field; did you mean gamma?"
+    ]
+    assert schema.problems({"algo": "dqn", "params": {"gamma": "x"}}) == [
+        "config.params.gamma: 'x' is not allowed; allowed: number"
+    ]
+
+
 def test_a_good_config_needs_no_run_id():
     schemas = {("baseline", "default", "f"): ConfigSchema(SCHEMA)}
     spec = RunSpec(worker="baseline", config={"env_id": "CartPole-v1"})

@@ -84,6 +84,9 @@ class Description(Model):
     capabilities: dict[str, Any]
     config_schema: dict[str, Any]
     example_config: dict[str, Any]
+    algorithms: list[dict[str, Any]] = Field(
+        default_factory=list, description="what each algorithm is, whether it runs there, what it can be told"
+    )
 
 
 class Describe(Command[Description]):

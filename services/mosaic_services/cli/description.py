@@ -2,31 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from mosaic_services.cli.output import console, say, styled, table
 
-__all__ = ["print_description", "type_of"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["print_algorithm", "print_description", "type_of"]
 
 _SET_BY_THE_PLATFORM = frozenset({"run_id", "worker_id"})
 
 
-def print_description(worker: str, profile: str, description: dict[str, Any]) -> None:
-    """Print metadata, capabilities, configuration and an example command."""
+def print_description(worker: str, profile: str, description: dict[str, Any], upstream: Path | None) -> None:
+    """Print metadata, capabilities, algorithms, configuration and an example command."""
     metadata = description.get("metadata") or {}
     say((str(metadata.get("name", worker)), "bold"), f"  {metadata.get('version', '')}  profile {profile}")
     if about := metadata.get("description") or metadata.get("summary"):
         say(str(about))
+    if upstream is not None:
+        say(f"checkout: {upstream}")
     _print_map("about", {k: v for k, v in metadata.items() if k not in {"name", "version", "description", "summary"}})
     _print_map("can", description.get("capabilities") or {})
+    _print_algorithms(worker, profile, description.get("algorithms") or [])
     _print_config(description.get("config_schema") or {})
     example = description.get("example_config") or {}
     words = " ".join(f"{key}={_word(value)}" for key, value in example.items())
-    option = "" if profile == "default" else f" --profile {profile}"
     say(("\nEXAMPLE", "bright_black"))
-    console().print(f"mosaic submit --worker {worker}{option} {words}".rstrip(), soft_wrap=True)
+    console().print(f"mosaic submit --worker {worker}{_option(profile)} {words}".rstrip(), soft_wrap=True)
+
+
+def print_algorithm(card: dict[str, Any]) -> None:
+    """Print one algorithm: whether it runs here, and its hyperparameters."""
+    say((str(card["name"]), "bold"), f"  {card.get('family', '')}, {card.get('actions', '')} actions")
+    if not card.get("runs"):
+        say(("does not run here: ", "yellow"), str(card.get("needs", "")))
+        return
+    say(f"from {card.get('source', '')}")
+    rows = table("hyperparameter", "type", "default", "help")
+    rows.columns[3].no_wrap = False
+    for each in card.get("parameters") or []:
+        default = "" if each.get("default") is None else _text(each["default"])
+        rows.add_row(styled((each["name"], "bold")), each["type"], default, each.get("help", ""))
+    console().print(rows)
+    say(("give them as extras.algo_params.NAME=VALUE", "bright_black"))
+
+
+def _option(profile: str) -> str:
+    return "" if profile == "default" else f" --profile {profile}"
+
+
+def _print_algorithms(worker: str, profile: str, cards: list[dict[str, Any]]) -> None:
+    if not cards:
+        return
+    say(("\nALGORITHMS", "bright_black"))
+    rows = table("algo", "family", "actions", "runs here")
+    rows.columns[3].no_wrap = False
+    for card in cards:
+        runs = styled((f"✓ {card.get('source', '')}", "green")) if card.get("runs") else styled(card.get("needs", ""))
+        rows.add_row(styled((card["name"], "bold")), card.get("family", ""), card.get("actions", ""), runs)
+    console().print(rows)
+    hint = f"hyperparameters: mosaic workers describe {worker}{_option(profile)} --algo NAME"
+    say((hint, "bright_black"))
 
 
 def _print_map(title: str, content: dict[str, Any]) -> None:

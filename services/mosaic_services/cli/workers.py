@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,9 +21,12 @@ from mosaic_services.environments import (
     EnvironmentsError,
     Recipe,
     build,
+    check_upstream,
+    fetch_upstream,
     find_recipes,
     recipe_for,
     register,
+    remember_upstream,
     status,
 )
 
@@ -78,6 +83,7 @@ def list_workers(as_json: _JSON = False) -> None:
             "python": profile.python,
             "summary": profile.summary,
             "folder": str(recipe.folder),
+            "upstream": str(recipe.upstream or "") if profile.upstream else "",
         }
         for recipe in find_recipes(current.home)
         for profile in recipe.profiles.values()
@@ -95,7 +101,9 @@ def list_workers(as_json: _JSON = False) -> None:
     for each in found:
         style = styles.get(each["status"], "bright_black")
         state = styled((each["status"], style))
-        rows.add_row(each["worker"], each["profile"], state, each["python"], each["detail"] or each["summary"])
+        upstream = f"  checkout: {each['upstream']}" if each["upstream"] else ""
+        what = each["detail"] or f"{each['summary']}{upstream}"
+        rows.add_row(each["worker"], each["profile"], state, each["python"], what)
     console().print(rows)
     if any(each["status"] == "available" for each in found):
         hint = "available ones are installed when first used, or with: mosaic workers install NAME"
@@ -106,27 +114,54 @@ def list_workers(as_json: _JSON = False) -> None:
 def install(
     name: _NAME,
     profile: _PROFILE = "default",
+    upstream: Annotated[
+        str | None,
+        typer.Option("--upstream", metavar="PATH", help="A checkout of the library: its folder, or a git URL."),
+    ] = None,
+    no_upstream: Annotated[bool, typer.Option("--no-upstream", help="Do without the checkout again.")] = False,
     as_json: _JSON = False,
 ) -> None:
     """Build the environment of a worker; a folder of your own becomes known under its worker's name."""
     home = current.home
+    if no_upstream and upstream:
+        raise InputError("--upstream and --no-upstream exclude each other", "give one of them")
     with _explained():
         recipe = recipe_for(name, home)
+        if no_upstream or upstream is not None:
+            recipe = replace(recipe, upstream=_upstream(recipe, profile, upstream or ""))
         before = status(recipe, profile).status
         environment = _build(recipe, profile, quiet=as_json)
         register(recipe, home)
+        remember_upstream(recipe.worker, home, recipe.upstream)
     facts = {
         "worker": recipe.worker,
         "profile": profile,
         "python": str(environment.python),
         "site": str(environment.site),
+        "upstream": None if environment.upstream is None else str(environment.upstream),
     }
     if as_json:
         print_json({**facts, "status": environment.status, "built": before != "installed"})
         return
     was = "is installed already" if before == "installed" else "installed"
     say(("✓ ", "green"), f"{recipe.worker}/{profile} {was}")
+    if environment.upstream is not None:
+        say(f"  checkout: {environment.upstream}")
     say("  next: ", (f"mosaic workers describe {recipe.worker}", "bold"))
+
+
+def _upstream(recipe: Recipe, profile: str, given: str) -> Path | None:
+    """The checkout that was asked for, checked; None if there is to be none."""
+    if not given:
+        return None
+    marker = recipe.profile(profile).upstream
+    if marker is None:
+        takes = [each.name for each in recipe.profiles.values() if each.upstream]
+        hint = f"profile {', '.join(takes)} does" if takes else "none of its profiles does"
+        raise InputError(f"{recipe.worker}/{profile} takes no checkout: --upstream {given}", hint)
+    folder = fetch_upstream(given, recipe.worker, current.home)
+    check_upstream(recipe.worker, folder, marker)
+    return folder
 
 
 def _build(recipe: Recipe, profile: str, *, quiet: bool) -> Environment:
@@ -165,16 +200,41 @@ def _installed(name: str, profile: str) -> Environment:
 
 
 @_command("describe")
-def describe(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) -> None:
+def describe(
+    name: _NAME,
+    profile: _PROFILE = "default",
+    algo: Annotated[str | None, typer.Option("--algo", metavar="A", help="One algorithm, with all it takes.")] = None,
+    as_json: _JSON = False,
+) -> None:
     """Show what a worker says of itself: what it can do and what it can be told."""
     environment = _installed(name, profile)
     description = environment.description or {}
+    if algo is not None:
+        card = _algorithm(environment, description.get("algorithms") or [], algo)
+        if as_json:
+            print_json({"worker": environment.recipe.worker, "profile": profile, **card})
+            return
+        from mosaic_services.cli.description import print_algorithm  # noqa: PLC0415 - start-up time
+
+        print_algorithm(card)
+        return
     if as_json:
-        print_json({"worker": environment.recipe.worker, "profile": profile, **description})
+        upstream = None if environment.upstream is None else str(environment.upstream)
+        print_json({"worker": environment.recipe.worker, "profile": profile, "upstream": upstream, **description})
         return
     from mosaic_services.cli.description import print_description  # noqa: PLC0415 - start-up time
 
-    print_description(environment.recipe.worker, profile, description)
+    print_description(environment.recipe.worker, profile, description, environment.upstream)
+
+
+def _algorithm(environment: Environment, cards: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    for card in cards:
+        if card.get("name") == name:
+            return card
+    worker = environment.recipe.worker
+    near = difflib.get_close_matches(name, [str(card.get("name")) for card in cards])
+    hint = f"did you mean {', '.join(near)}?" if near else f"see: mosaic workers describe {worker}"
+    raise InputError(f"worker {worker} has no algorithm {name!r}", hint)
 
 
 @_command("check")

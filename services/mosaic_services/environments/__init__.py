@@ -8,8 +8,10 @@ from mosaic_services.environments.errors import (
     RecipeError,
     UnknownProfileError,
     UnknownWorkerError,
+    UpstreamError,
 )
 from mosaic_services.environments.recipes import Profile, Recipe, find_recipes, read_recipe, recipe_for, register
+from mosaic_services.environments.upstreams import check_upstream, fetch_upstream, remember_upstream
 
 __all__ = [
     "BuildError",
@@ -20,10 +22,14 @@ __all__ = [
     "RecipeError",
     "UnknownProfileError",
     "UnknownWorkerError",
+    "UpstreamError",
     "build",
+    "check_upstream",
+    "fetch_upstream",
     "find_recipes",
     "read_recipe",
     "recipe_for",
     "register",
+    "remember_upstream",
     "status",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -69,7 +70,7 @@ def _build_venv(environment: Environment, progress: Callable[[str, float], None]
     make = [str(environment.base_python), "-m", "venv", str(environment.venv)]
     _run("creating a virtualenv", make, lambda _: None, held)
     lock = environment.recipe.profiles[environment.profile].lock
-    wanted = sum(1 for line in lock.read_text().splitlines() if "==" in line and not line.startswith("#"))
+    wanted = sum(1 for line in lock.read_text().splitlines() if _name(line))
     seen = 0
 
     def follow(line: str) -> None:
@@ -78,11 +79,43 @@ def _build_venv(environment: Environment, progress: Callable[[str, float], None]
         if line.startswith(("Collecting ", "Processing ")) and len(words) > 1:
             seen += 1
             progress(f"fetching {words[1].rsplit('/', 1)[-1]}", min(60.0, 5.0 + 55.0 * seen / max(wanted, 1)))
+        elif line.startswith("Building wheel for ") and "finished" not in line:
+            progress(f"building {words[3]}", 62.0)
         elif line.startswith("Installing collected packages"):
             progress(f"installing {wanted} packages", 65.0)
 
-    _pip("installing the locked packages", environment, ["--only-binary", ":all:", "-r", str(lock)], follow, held)
+    _install_lock(environment, follow, held)
     _mark(environment.venv, {"lock": lock.read_text()})
+
+
+def _install_lock(environment: Environment, follow: Callable[[str], None], held: int) -> None:
+    """Install the locked packages: from wheels alone, or as the profile's build constraints say.
+
+    Those are for packages that come as source only and need old build tools. Such packages are old enough to contradict
+    their neighbours, so the lock is taken as it is, without asking what requires what. The tools themselves (what
+    the constraints name) come last and unconstrained, because the environment may want newer ones than the building.
+    """
+    step = "installing the locked packages"
+    profile = environment.recipe.profiles[environment.profile]
+    if profile.build_constraints is None:
+        _pip(step, environment, ["--only-binary", ":all:", "-r", str(profile.lock)], follow, held)
+        return
+    lines = profile.lock.read_text().splitlines()
+    tools = {_name(line) for line in profile.build_constraints.read_text().splitlines()}
+    # A variable and not an option, because that reaches the pip that prepares a build, too.
+    constrained = {"PIP_CONSTRAINT": str(profile.build_constraints)}
+    with tempfile.TemporaryDirectory(prefix="mosaic-build-") as scratch:
+        for file, are_tools, variables in (("packages", False, constrained), ("tools", True, {})):
+            listed = Path(scratch) / file
+            listed.write_text("\n".join(line for line in lines if (_name(line) in tools) == are_tools))
+            arguments = ["--use-pep517", "--no-deps", "-r", str(listed)]
+            _pip(step, environment, arguments, follow, held, variables)
+
+
+def _name(line: str) -> str:
+    """The package that a line of a lock or of constraints is about; empty for other lines."""
+    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", line)
+    return re.sub(r"[._-]+", "-", found[0]).lower() if found else ""
 
 
 def _build_site(environment: Environment, progress: Callable[[str, float], None], held: int) -> None:
@@ -132,12 +165,21 @@ def _copy(folder: Path, scratch: Path) -> Path:
     return copy
 
 
-def _pip(step: str, environment: Environment, arguments: list[str], follow: Callable[[str], None], held: int) -> None:
+def _pip(
+    step: str,
+    environment: Environment,
+    arguments: list[str],
+    follow: Callable[[str], None],
+    held: int,
+    variables: dict[str, str] | None = None,
+) -> None:
     pip = [str(environment.python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
-    _run(step, [*pip, *arguments], follow, held)
+    _run(step, [*pip, *arguments], follow, held, variables or {})
 
 
-def _run(step: str, command: list[str], follow: Callable[[str], None], held: int) -> None:
+def _run(
+    step: str, command: list[str], follow: Callable[[str], None], held: int, variables: dict[str, str] | None = None
+) -> None:
     kept: deque[str] = deque(maxlen=_OUTPUT_KEPT)
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     with subprocess.Popen(
@@ -147,7 +189,7 @@ def _run(step: str, command: list[str], follow: Callable[[str], None], held: int
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=clean,
+        env={**clean, **(variables or {})},
         pass_fds=(held,),
     ) as process:
         for line in process.stdout or ():

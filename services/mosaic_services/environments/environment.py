@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
+from mosaic_services.environments import upstreams
 from mosaic_services.environments.errors import BuildError
 from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
 
@@ -83,6 +84,11 @@ class Environment:
         """The modules that a template of it imports; None if there is to be no template."""
         return self.recipe.profiles[self.profile].warm
 
+    @property
+    def upstream(self) -> Path | None:
+        """The checkout that its processes get; None if there is none, or this profile takes none."""
+        return None if self.recipe.profiles[self.profile].upstream is None else self.recipe.upstream
+
     def command(self, *arguments: str) -> list[str]:
         """The command line of the worker."""
         return [str(self.python), "-m", f"{self.recipe.package}.cli", *arguments]
@@ -93,6 +99,8 @@ class Environment:
         kept["PATH"] = f"{self.venv / 'bin'}:{kept.get('PATH', os.defpath)}"
         kept["PYTHONPATH"] = str(self.site)
         kept["PYTHONUNBUFFERED"] = "1"
+        if self.upstream is not None:
+            kept[upstreams.VARIABLE] = str(self.upstream)
         return {**kept, **self.recipe.profiles[self.profile].env}
 
 
@@ -100,8 +108,14 @@ def status(recipe: Recipe, profile: str) -> Environment:
     """Say where an environment is, or would be, on this machine."""
     wanted = recipe.profile(profile)
     base_python, version = find_python(wanted.python)
-    packages = _digest(wanted.lock.read_bytes(), version.encode(), platform.machine().encode())
-    code = _digest(packages.encode(), *_source_parts(recipe))
+    constraints = [] if wanted.build_constraints is None else [wanted.build_constraints.read_bytes()]
+    packages = _digest(wanted.lock.read_bytes(), version.encode(), platform.machine().encode(), *constraints)
+    parts = [part for folder in (KIT_FOLDER, recipe.folder) for part in _parts(folder, source_files(folder))]
+    if wanted.upstream is not None and recipe.upstream is not None:
+        upstreams.check_upstream(recipe.worker, recipe.upstream, wanted.upstream)
+        # What the worker says of itself comes from there, too.
+        parts += [str(recipe.upstream).encode(), *_parts(recipe.upstream, upstreams.python_files(recipe.upstream))]
+    code = _digest(packages.encode(), *parts)
     return Environment(
         recipe=recipe,
         profile=profile,
@@ -122,12 +136,11 @@ def source_files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _source_parts(recipe: Recipe) -> list[bytes]:
+def _parts(folder: Path, files: list[Path]) -> list[bytes]:
     parts = []
-    for folder in (KIT_FOLDER, recipe.folder):
-        for path in source_files(folder):
-            found = path.stat()
-            parts += [str(path.relative_to(folder)).encode(), _file_digest(path, found.st_size, found.st_mtime_ns)]
+    for path in files:
+        found = path.stat()
+        parts += [str(path.relative_to(folder)).encode(), _file_digest(path, found.st_size, found.st_mtime_ns)]
     return parts
 
 

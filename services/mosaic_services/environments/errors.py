@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["BuildError", "EnvironmentsError", "RecipeError", "UnknownProfileError", "UnknownWorkerError"]
+__all__ = [
+    "BuildError",
+    "EnvironmentsError",
+    "RecipeError",
+    "UnknownProfileError",
+    "UnknownWorkerError",
+    "UpstreamError",
+]
 
 
 class EnvironmentsError(Exception):
@@ -31,6 +38,13 @@ class UnknownProfileError(EnvironmentsError):
 
     def __init__(self, worker: str, profile: str, known: Iterable[str]) -> None:
         super().__init__(f"worker {worker} has no profile {profile!r}{_near(profile, known)}")
+
+
+class UpstreamError(EnvironmentsError):
+    """A checkout that a worker was given and cannot use."""
+
+    def __init__(self, worker: str, why: str) -> None:
+        super().__init__(f"{why}  (mosaic workers install {worker} --upstream PATH, or --no-upstream)")
 
 
 class BuildError(EnvironmentsError):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from mosaic_services.environments.errors import RecipeError, UnknownProfileError, UnknownWorkerError
+from mosaic_services.environments.upstreams import known_upstream
 
 if TYPE_CHECKING:
     from mosaic_bus.home import Home
@@ -38,6 +39,10 @@ class Profile:
     env: dict[str, str] = field(default_factory=dict)
     # Modules that a template imports beforehand, so that runs start warm; None if there is to be no template.
     warm: tuple[str, ...] | None = None
+    # Given if the lock has packages that come as source only: what their building is held to.
+    build_constraints: Path | None = None
+    # Given if the user may bring a checkout of the library along: a file that every such checkout has.
+    upstream: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Recipe:
     folder: Path
     package: str
     profiles: dict[str, Profile]
+    # The checkout that the user has given this worker, in this home.
+    upstream: Path | None = None
 
     def profile(self, name: str) -> Profile:
         """Return a profile by name."""
@@ -91,11 +98,11 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
         raise RecipeError(f"{folder}/profiles.toml: {name!r} is not a table; profiles look like [default]")
     if not _PROFILE.fullmatch(name):
         raise RecipeError(f"{where}: only a-z, 0-9, _, . and - are allowed in a profile's name")
-    if unknown := set(table) - {"lock", "python", "summary", "env", "warm"}:
+    if unknown := set(table) - {"lock", "python", "summary", "env", "warm", "build_constraints", "upstream"}:
         raise RecipeError(f"{where} has unknown field {min(unknown)!r}")
     given = {"lock": f"locks/{name}.lock", "python": ">=3.11", "summary": "", **table}
-    for field_name in ("lock", "python", "summary"):
-        if not isinstance(given[field_name], str):
+    for field_name in ("lock", "python", "summary", "build_constraints", "upstream"):
+        if not isinstance(given.get(field_name, ""), str):
             raise RecipeError(f"{where}: {field_name} is {given[field_name]!r}, not a string")
     env = given.get("env", {})
     if not isinstance(env, dict):
@@ -106,6 +113,9 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
     lock = folder / given["lock"]
     if not lock.is_file():
         raise RecipeError(f"{where} names the lock {lock}, which does not exist")
+    build_constraints = folder / given["build_constraints"] if "build_constraints" in given else None
+    if build_constraints is not None and not build_constraints.is_file():
+        raise RecipeError(f"{where} names the build constraints {build_constraints}, which do not exist")
     try:
         SpecifierSet(given["python"])
     except InvalidSpecifier:
@@ -117,6 +127,8 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
         summary=given["summary"],
         env={key: str(value) for key, value in env.items()},
         warm=None if warm is None else tuple(warm),
+        build_constraints=build_constraints,
+        upstream=given.get("upstream"),
     )
 
 
@@ -162,20 +174,24 @@ def find_recipes(home: Home) -> list[Recipe]:
         except RecipeError:
             # A folder that went away or broke must not take the other workers with it; using it by name says why.
             continue
-        found.setdefault(recipe.worker, recipe)
+        found.setdefault(recipe.worker, _with_upstream(recipe, home))
     return sorted(found.values(), key=lambda recipe: recipe.worker)
+
+
+def _with_upstream(recipe: Recipe, home: Home) -> Recipe:
+    return replace(recipe, upstream=known_upstream(recipe.worker, home))
 
 
 def recipe_for(name_or_path: str, home: Home) -> Recipe:
     """Find a worker by name, or read the folder if a path is given."""
     if "/" in name_or_path or name_or_path == ".":
-        return read_recipe(Path(name_or_path).absolute())
+        return _with_upstream(read_recipe(Path(name_or_path).absolute()), home)
     recipes = {recipe.worker: recipe for recipe in find_recipes(home)}
     if name_or_path in recipes:
         return recipes[name_or_path]
     note = _read_note(home.path / "workers" / name_or_path)
     if note is not None:
-        return read_recipe(note)
+        return _with_upstream(read_recipe(note), home)
     for folder in _candidates(home):
         # A folder that is named like it and cannot be read: its error is what the user needs to see.
         if folder.name in (name_or_path, f"{name_or_path}_worker", f"{name_or_path}-worker"):

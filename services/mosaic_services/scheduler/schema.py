@@ -17,6 +17,7 @@ __all__ = ["ConfigSchema"]
 _LONGEST_VALUE = 80
 _LONGEST_REASON = 300
 _FIELDS_NAMED = 30
+_VALUES_NAMED = 8
 # The supervisor puts the run's id into the worker's file; a user never writes it.
 _GIVEN_BY_US = "run_id"
 
@@ -81,11 +82,27 @@ def _explain(error: ValidationError) -> list[str]:
             for name in schema.get("required", [])
             if name not in error.instance
         ]
-    return [f"{where}: {_value(error.instance)} is not allowed; allowed: {_allowed(schema)}"]
+    return [f"{where}: {_value(error.instance)} is not allowed; {_instead(error.instance, schema)}"]
+
+
+def _instead(given: object, schema: dict[str, Any]) -> str:
+    """Say what to give in place of a value: of many names the nearest, else all that is allowed."""
+    names = [name for name in schema.get("enum", []) if isinstance(name, str)]
+    near = _nearest(given, names) if isinstance(given, str) else []
+    if len(names) <= _VALUES_NAMED or not near:
+        return f"allowed: {_allowed(schema)}"
+    return f"did you mean {', '.join(near)}?"
+
+
+def _nearest(name: str, known: list[str]) -> list[str]:
+    """Names that look like a given one, and variants of the nearest: `dqnn` gives dqn, dqn_atari, dqn_jax."""
+    near = difflib.get_close_matches(name, known, n=3)
+    variants = [each for each in known if near and each.startswith(f"{near[0]}_")]
+    return list(dict.fromkeys([*near, *variants]))[:3]
 
 
 def _near(name: str, known: list[str]) -> str:
-    if near := difflib.get_close_matches(name, known, n=3):
+    if near := _nearest(name, known):
         return f"did you mean {', '.join(near)}?"
     more = ", …" if len(known) > _FIELDS_NAMED else ""
     return f"known fields: {', '.join(known[:_FIELDS_NAMED])}{more}"
@@ -118,7 +135,8 @@ def _allowed(schema: object) -> str:
         if keyword in schema:
             return " or ".join(dict.fromkeys(_allowed(each) for each in schema[keyword]))
     if "enum" in schema:
-        return ", ".join(_value(each) for each in schema["enum"])
+        more = f", … ({len(schema['enum'])} in all)" if len(schema["enum"]) > _VALUES_NAMED else ""
+        return ", ".join(_value(each) for each in schema["enum"][:_VALUES_NAMED]) + more
     if "const" in schema:
         return _value(schema["const"])
     kind = schema.get("type", "object" if "$ref" in schema else "anything")

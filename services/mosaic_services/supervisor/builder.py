@@ -19,6 +19,7 @@ from mosaic_services.environments import (
     Environment,
     EnvironmentsError,
     UnknownProfileError,
+    UpstreamError,
     find_recipes,
     recipe_for,
     status,
@@ -112,7 +113,7 @@ class Builder:
             return status(recipe_for(worker, self._home), profile)
         except UnknownProfileError as error:
             raise CommandRefusedError("unknown_profile", str(error)) from None
-        except BuildError as error:
+        except (BuildError, UpstreamError) as error:
             raise CommandRefusedError("unusable_environment", str(error)) from None
         except EnvironmentsError as error:
             raise CommandRefusedError("unknown_worker", str(error)) from None
@@ -134,6 +135,7 @@ class Builder:
             capabilities=found["capabilities"],
             config_schema=found["config_schema"],
             example_config=found["example_config"],
+            algorithms=found.get("algorithms", []),
         )
 
     async def ensure(self, worker: str, profile: str) -> Environment:

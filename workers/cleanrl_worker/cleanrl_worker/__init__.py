@@ -1,15 +1,29 @@
 """CleanRL's single-file algorithms behind MOSAIC's worker protocol, upstream unmodified."""
 
+from typing import Any
+
 from mosaic_worker.metadata import WorkerCapabilities, WorkerMetadata
 
 __all__ = ["get_worker_metadata"]
 
 __version__ = "0.1.0"
 
+# Short, and long enough for losses to arrive: dqn learns nothing before learning_starts.
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "default": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096, "seed": 1},
+    "legacy": {
+        "algo": "dqn",
+        "env_id": "CartPole-v1",
+        "total_timesteps": 4000,
+        "seed": 1,
+        "extras": {"algo_params": {"learning_starts": 500}},
+    },
+}
+
 
 def get_worker_metadata() -> WorkerMetadata:
     """Say what this worker is; the entry point in pyproject.toml leads here, so it must not import the library."""
-    from cleanrl_worker.availability import algorithm_cards, upstream_version  # noqa: PLC0415 - keeps the import light
+    from cleanrl_worker.availability import algorithm_cards, profile, upstream_version  # noqa: PLC0415 - keeps the import light
     from cleanrl_worker.config import CleanRLWorkerConfig  # noqa: PLC0415 - as above
 
     return WorkerMetadata(
@@ -32,6 +46,6 @@ def get_worker_metadata() -> WorkerMetadata:
             estimated_memory_mb=512,
         ),
         config_model=CleanRLWorkerConfig,
-        example_config={"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096, "seed": 1},
-        algorithms=algorithm_cards(),
+        example_config=_EXAMPLES[profile()],
+        algorithms=algorithm_cards,
     )

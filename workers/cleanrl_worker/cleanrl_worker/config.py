@@ -2,15 +2,35 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
+from cleanrl_worker.availability import algorithm_cards, find_script
+from cleanrl_worker.problems import parameter_problems, problem
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
+from cleanrl_worker.schema import complete
 from mosaic_worker.config import WorkerConfig, near
 from mosaic_worker.picture_config import PictureFields
 
 __all__ = ["CleanRLExtras", "CleanRLWorkerConfig", "Mode", "Stage"]
 
 Mode = Literal["train", "curriculum", "resume_training", "policy_eval", "interactive", "script"]
+_NEEDS: dict[Mode, tuple[str, ...]] = {
+    "train": ("env_id", "total_timesteps"),
+    "curriculum": ("total_timesteps",),
+    "resume_training": ("total_timesteps", "extras.checkpoint_path"),
+    "policy_eval": ("extras.policy_path",),
+    "script": ("extras.script",),
+}
 _PRESETS = ("BABYAI_GOTO_CURRICULUM", "BABYAI_DOORKEY_CURRICULUM")
 
 
@@ -111,17 +131,28 @@ class CleanRLWorkerConfig(WorkerConfig):
 
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> Self:
-        needs = {
-            "train": ("env_id", "total_timesteps"),
-            "curriculum": ("total_timesteps",),
-            "resume_training": ("total_timesteps", "extras.checkpoint_path"),
-            "policy_eval": ("extras.policy_path",),
-            "script": ("extras.script",),
-        }.get(self.mode, ())
-        for name in needs:
+        for name in _NEEDS.get(self.mode, ()):
             part: Any = self
             for word in name.split("."):
                 part = getattr(part, word)
             if not part:
                 raise ValueError(f"{name} is missing: {self.mode} needs it")
         return self
+
+    @model_validator(mode="after")
+    def _algo_params_are_known(self) -> Self:
+        if self.mode not in ("train", "curriculum", "resume_training"):
+            return self
+        if self.mode != "train" and self.algo != "ppo":
+            problems = [problem("algo", self.algo, f"{self.mode} is done by ppo")]
+        else:
+            problems = parameter_problems(find_script(self.algo), self.extras.algo_params)
+        if problems:
+            raise ValidationError.from_exception_data(type(self).__name__, problems)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Say what depends on the mode and on the algorithm, as found in this environment."""
+        schema = handler.resolve_ref_schema(handler(core))
+        return complete(schema, cls.model_fields["algo"].default, _NEEDS, algorithm_cards())

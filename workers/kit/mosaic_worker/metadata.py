@@ -1,5 +1,6 @@
 """What a worker is and what it can do, in a form that a scheduler, a form on a page or a person can read."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -83,7 +84,9 @@ class WorkerMetadata(BaseModel):
     capabilities: WorkerCapabilities
     config_model: type[WorkerConfig] = Field(exclude=True)
     example_config: dict[str, Any] = Field(description="A config, without run_id, that finishes in a few seconds")
-    algorithms: tuple[AlgorithmCard, ...] = Field(default=(), description="For a worker with more than one algorithm")
+    algorithms: Callable[[], Sequence[AlgorithmCard]] = Field(
+        default=tuple, exclude=True, description="For a worker with several algorithms: lists them, only when asked"
+    )
 
     def describe(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
@@ -91,11 +94,11 @@ class WorkerMetadata(BaseModel):
         # The platform sets the run id: who writes a config need not give one.
         schema["required"] = [name for name in schema.get("required", []) if name != "run_id"]
         return {
-            "metadata": self.model_dump(mode="json", exclude={"capabilities", "example_config", "algorithms"}),
+            "metadata": self.model_dump(mode="json", exclude={"capabilities", "example_config"}),
             "capabilities": self.capabilities.model_dump(mode="json"),
             "config_schema": schema,
             "example_config": self.example_config,
-            "algorithms": [card.model_dump(mode="json") for card in self.algorithms],
+            "algorithms": [card.model_dump(mode="json") for card in self.algorithms()],
             "kit_version": mosaic_worker.__version__,
             "protocol": PROTOCOL,
         }
