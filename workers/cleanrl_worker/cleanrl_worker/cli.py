@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from cleanrl_worker import get_worker_metadata
 from cleanrl_worker.config import CleanRLWorkerConfig
@@ -18,6 +19,12 @@ def _run(context: RunContext[CleanRLWorkerConfig]) -> None:
     CleanRLWorkerRuntime(context).run()
 
 
+def _preflight(config: CleanRLWorkerConfig) -> dict[str, Any]:
+    from cleanrl_worker.runtime import preflight  # noqa: PLC0415 - as above
+
+    return preflight(config)
+
+
 def _interactive(context: RunContext[CleanRLWorkerConfig]) -> InteractiveWorker:
     from cleanrl_worker.interactive import CleanRLInteractive  # noqa: PLC0415 - as above
 
@@ -26,7 +33,7 @@ def _interactive(context: RunContext[CleanRLWorkerConfig]) -> InteractiveWorker:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the worker and return its exit code."""
-    return run_worker(get_worker_metadata(), run=_run, interactive=_interactive, argv=argv)
+    return run_worker(get_worker_metadata(), run=_run, interactive=_interactive, preflight=_preflight, argv=argv)
 
 
 if __name__ == "__main__":

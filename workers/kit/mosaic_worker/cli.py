@@ -30,6 +30,7 @@ RUN_DIR = "MOSAIC_RUN_DIR"
 
 Config = TypeVar("Config", bound=WorkerConfig)
 Run = Callable[[RunContext[Any]], Mapping[str, Any] | None]
+Preflight = Callable[[Any], Mapping[str, Any] | None]
 MakeInteractive = Callable[[RunContext[Any]], InteractiveWorker]
 
 
@@ -40,12 +41,15 @@ def run_worker(
     argv: Sequence[str] | None = None,
     *,
     raise_in_main: bool = False,
+    preflight: Preflight | None = None,
 ) -> int:
     """Be a worker's main function: parse `argv`, load the config, run, report how it ended, and return the exit code.
 
     `run` emits `run_started` and whatever happens; it may return a summary, which becomes part of `run_completed`.
     `interactive` makes the object that answers requests, for a worker that has an interactive mode. With
     `raise_in_main` a SIGTERM raises RunCancelled wherever the main thread is; without it `run` asks `stop`.
+    `preflight` is given the config in a dry run: it raises ConfigError for what the config model cannot know, such as
+    an environment that is not installed, or returns what would run.
     """
     arguments = _parser(metadata).parse_args(argv)
     journal = protect_stdout(os.environ)
@@ -56,7 +60,7 @@ def run_worker(
         print("mosaic_worker: --config PATH is needed (or --describe, --version)", file=sys.stderr)
         return EXIT_REFUSED
     if arguments.dry_run:
-        return _dry_run(metadata, arguments.config, journal)
+        return _dry_run(metadata, arguments.config, journal, preflight)
     if arguments.interactive:
         return _serve(metadata, interactive, arguments.config, journal)
     return _run(metadata, run, arguments.config, journal, raise_in_main=raise_in_main)
@@ -73,16 +77,19 @@ def _parser(metadata: WorkerMetadata) -> argparse.ArgumentParser:
     return parser
 
 
-def _dry_run(metadata: WorkerMetadata, path: Path, journal: int) -> int:
+def _dry_run(metadata: WorkerMetadata, path: Path, journal: int, preflight: Preflight | None) -> int:
     """Validate the config and write one JSON line that says what would run, or what is wrong."""
     try:
         config = load_config(metadata.config_model, path, os.environ)
+        plan = preflight(config) if preflight is not None else None
     except ConfigError as error:
         answer: dict[str, Any] = {"ok": False, "worker": metadata.name, "problems": error.problems}
         print(error, file=sys.stderr)
     else:
         answer = {"ok": True, "worker": metadata.name, "version": metadata.version, "run_id": config.run_id}
         answer["config"] = config.model_dump(mode="json")
+        if plan is not None:
+            answer["plan"] = plan
     os.write(journal, encode(answer) + b"\n")
     return EXIT_COMPLETED if answer["ok"] else EXIT_REFUSED
 

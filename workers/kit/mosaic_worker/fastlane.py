@@ -197,10 +197,18 @@ class FastLane:
         Gymnasium, old gym and PettingZoo (AEC and Parallel) are recognised. If two have the same index, the last one
         that was wrapped is shown.
         """
+        watch = self.watch(env, index)
+        return env if watch is None else wrapper_of(env, watch)
+
+    def watch(self, env: Any, index: int = 0) -> Watch | None:
+        """Return what has to be told of an environment's steps so that it is shown; None if it has none to give.
+
+        For who has a wrapper already: tell it `began`, `stepped` and `close`.
+        """
         is_shown = self._publishes and self._takes_part(index)
         is_recorded = self._record.is_on and index == self._settings.slot
         if not is_shown and not is_recorded:
-            return env
+            return None
         watch = Watch(
             self,
             env,
@@ -212,7 +220,7 @@ class FastLane:
         if index in self._watches:
             self._watches[index].mute()
         self._watches[index] = watch
-        return wrapper_of(env, watch)
+        return watch
 
     # What the watches need.
 

@@ -29,7 +29,7 @@ def get_worker_metadata():
 
 CLI = """
 import os, random, signal, subprocess, sys, time
-from mosaic_worker import InfrastructureError, InteractiveWorker, StepResult, run_worker
+from mosaic_worker import ConfigError, InfrastructureError, InteractiveWorker, StepResult, run_worker
 from mosaic_worker.stdout import journal_for_child
 from tiny_worker import get_worker_metadata
 
@@ -78,6 +78,11 @@ def run(context):
         emitter.episode(episode, dice.random(), length=1, step=episode + 1)
     return {"played": config.episodes}
 
+def preflight(config):
+    if config.mode == "missing":
+        raise ConfigError("mode: 'missing' is not installed here")
+    return {"would": config.mode} if config.mode == "planned" else None
+
 class Tiny(InteractiveWorker):
     def __init__(self, context):
         if context.config.mode == "broken":
@@ -92,7 +97,7 @@ class Tiny(InteractiveWorker):
 
 if __name__ == "__main__":
     deaf = "wait-raise" in "".join(open(sys.argv[2]).read()) if len(sys.argv) == 3 else False
-    sys.exit(run_worker(get_worker_metadata(), run=run, interactive=Tiny, raise_in_main=deaf))
+    sys.exit(run_worker(get_worker_metadata(), run=run, interactive=Tiny, raise_in_main=deaf, preflight=preflight))
 """
 
 

@@ -178,6 +178,17 @@ def test_dry_run_refuses_with_every_problem(tiny):
     assert [problem.split(":")[0] for problem in answer["problems"]] == ["seed", "x"]
 
 
+def test_dry_run_asks_the_worker_what_would_run(tiny):
+    assert tiny.run("--config", tiny.config(mode="planned"), "--dry-run") == 0
+    assert tiny.events()[-1]["plan"] == {"would": "planned"}
+
+
+def test_dry_run_refuses_what_the_worker_refuses(tiny):
+    assert tiny.run("--config", tiny.config(mode="missing"), "--dry-run") == 2
+    (answer,) = tiny.events()
+    assert (answer["ok"], answer["problems"]) == (False, ["mode: 'missing' is not installed here"])
+
+
 def test_describe_is_one_json_object(tiny):
     assert tiny.run("--describe") == 0
     (card,) = tiny.events()

@@ -242,6 +242,17 @@ def test_gymnasium_keeps_its_type_its_results_and_other_wrappers_on_top(lane, sh
     assert (shown().picture == 9).all()
 
 
+def test_who_has_a_wrapper_already_tells_a_watch(lane, shown):
+    assert lane(mode="off").watch(Painted()) is None
+    env = Painted()
+    watch = lane().watch(env)
+    env.reset()
+    watch.began(3)
+    assert (shown().step, env.renders) == (0, 1)
+    watch.close()
+    assert shown().state == CLOSED
+
+
 def test_a_frame_is_rendered_only_when_it_is_due_and_the_clock_is_asked_once_a_step(lane, clock, shown):
     env = lane().wrap(inner := Painted(length=10**9))
     env.reset()

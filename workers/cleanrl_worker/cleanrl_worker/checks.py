@@ -1,0 +1,96 @@
+"""What can be known to fail is refused before anything starts: here, environments and the actions they take."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.registry import Algorithm
+from mosaic_worker.config import near
+from mosaic_worker.errors import ConfigError
+
+__all__ = ["check_environment", "check_files", "library"]
+
+_OWN_NAMES = ("envpool", "procgen", "pettingzoo")
+"""Algorithms with one of these in their name make environments that Gymnasium does not know."""
+_REGISTER = ("ale_py", "minigrid", "pybullet_envs")
+"""Packages that register environments when they are imported."""
+_INSTEAD = {"discrete": "sac_continuous_action", "continuous": "ppo"}
+
+
+def library() -> str:
+    """The library of environments of the profile that we are in."""
+    return "gymnasium" if importlib.util.find_spec("gymnasium") is not None else "gym"
+
+
+def check_environment(env_id: str, algorithm: Algorithm) -> None:
+    """Refuse an environment that nobody registered, or that takes other actions than the algorithm chooses."""
+    if any(word in algorithm.name for word in _OWN_NAMES):
+        return
+    gym = importlib.import_module(library())
+    _require_known(gym, env_id)
+    try:
+        env = gym.make(env_id)
+    except Exception as error:
+        raise ConfigError(f"env_id: {env_id} cannot be made: {type(error).__name__}: {error}") from error
+    try:
+        space = env.action_space
+    finally:
+        env.close()
+    kind = {"Discrete": "discrete", "Box": "continuous"}.get(type(space).__name__)
+    if kind != algorithm.actions:
+        instead = f" Try {_INSTEAD[algorithm.actions]}." if kind is not None else ""
+        raise ConfigError(
+            f"{algorithm.name} needs a {algorithm.actions} action space; {env_id} has {_shown(space)}.{instead}"
+        )
+
+
+def check_files(config: CleanRLWorkerConfig) -> None:
+    """Refuse files that are not there."""
+    for name in ("checkpoint_path", "policy_path"):
+        path = getattr(config.extras, name)
+        if path is not None and not Path(path).exists():
+            raise ConfigError(f"extras.{name}: {path!r} does not exist")
+
+
+def _require_known(gym: ModuleType, env_id: str) -> None:
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"env_id: {env_id!r}: module {module!r} cannot be imported: {error}") from error
+    if _is_known(gym, name):
+        return
+    for package in _REGISTER:
+        if importlib.util.find_spec(package) is not None:
+            importlib.import_module(package)
+    if not _is_known(gym, name):
+        known = _registered(gym)
+        missing = f"no such environment among the {len(known)} registered"
+        raise ConfigError(f"env_id: {env_id!r} is not allowed: {missing}{near(name, known)}")
+
+
+def _is_known(gym: ModuleType, name: str) -> bool:
+    try:
+        gym.spec(name)
+    except gym.error.Error:
+        return False
+    return True
+
+
+def _registered(gym: ModuleType) -> list[str]:
+    registry = gym.envs.registry
+    return list(getattr(registry, "env_specs", registry))
+
+
+def _shown(space: Any) -> str:
+    """Write a space as people do: Box(-2.0, 2.0, (1,))."""
+    if type(space).__name__ != "Box":
+        return str(space)
+    low, high = space.low, space.high
+    if (low == low.flat[0]).all() and (high == high.flat[0]).all():
+        return f"Box({low.flat[0]}, {high.flat[0]}, {space.shape})"
+    return f"Box({low.min()}, {high.max()}, {space.shape})"

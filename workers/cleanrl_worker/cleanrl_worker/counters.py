@@ -1,0 +1,114 @@
+"""What all processes of one training count together, in a small file that each of them maps into its memory.
+
+A training may be several processes: a script and the vector environments that it forks, or one script after another.
+Each takes a slot of its own, so that nobody ever waits, and the worker reads them all while they run. The folder of
+the file also holds the reason for which a hook ended the training.
+"""
+
+import fcntl
+import json
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+__all__ = ["EPISODES", "LOSSES", "SCALARS", "SCALAR_STEP", "STEPS", "Counters"]
+
+_WORD = 8
+_SLOT_WORDS = 8
+_SLOTS = 1023
+# The first eight words of the file.
+_CLAIMED, _MADE, _PROCESSES = 0, 1, 2
+# The words of a slot.
+STEPS, EPISODES, LOSSES, SCALARS, SCALAR_STEP = range(5)
+"""Steps of training environments, their episodes, losses that were not zero, scalars, and the last step of one."""
+
+
+class Counters:
+    """The counts of one training: made by the worker, shared with what it starts."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
+        """Map the file of a folder; with `create`, make both."""
+        self.folder = Path(folder)
+        if create:
+            self.folder.mkdir(parents=True)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._file = os.open(self.folder / "counters", flags, 0o600)
+        size = (1 + _SLOTS) * _SLOT_WORDS * _WORD
+        if create:
+            os.ftruncate(self._file, size)
+        self._words = memoryview(mmap.mmap(self._file, size)).cast("q")
+
+    def claim(self, *, is_process: bool) -> memoryview:
+        """Take a slot; `is_process` says that a program begins, and not a mere fork of one."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            number = self._words[_CLAIMED]
+            if number >= _SLOTS:
+                raise OSError(f"more than {_SLOTS} processes train at once")
+            self._words[_CLAIMED] = number + 1
+            self._words[_PROCESSES] += is_process
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        start = (1 + number) * _SLOT_WORDS
+        return self._words[start : start + _SLOT_WORDS]
+
+    def total(self, word: int) -> int:
+        """The sum over all slots."""
+        words = self._words
+        start = _SLOT_WORDS + word
+        return sum(words[start : start + words[_CLAIMED] * _SLOT_WORDS : _SLOT_WORDS])
+
+    @property
+    def processes(self) -> int:
+        """How many programs have begun to train."""
+        return self._words[_PROCESSES]
+
+    @property
+    def step(self) -> int:
+        """How far the training is: by its environments, or by its scalars if nobody sees these."""
+        if steps := self.total(STEPS):
+            return steps
+        return max(self._words[_SLOT_WORDS + SCALAR_STEP :: _SLOT_WORDS])
+
+    # Environments are numbered in the order in which they are made.
+
+    def next_environment(self) -> int:
+        """Take the number of a new environment."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            self._words[_MADE] += 1
+            return self._words[_MADE] - 1
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def return_environment(self, number: int) -> None:
+        """Give the last number back: vector environments make one only to look at its spaces."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            if self._words[_MADE] == number + 1:
+                self._words[_MADE] = number
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    # Why a hook ended the training.
+
+    def set_reason(self, reason: str, step: int) -> None:
+        """Say why; the first reason counts."""
+        draft = self.folder / f"reason.{os.getpid()}"
+        draft.write_text(json.dumps({"reason": reason, "step": step}))
+        try:
+            os.link(draft, self.folder / "reason")
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+
+    @property
+    def reason(self) -> dict[str, Any] | None:
+        """Why a hook ended the training, if one did."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "reason").read_text())
+        except FileNotFoundError:
+            return None
+        return found

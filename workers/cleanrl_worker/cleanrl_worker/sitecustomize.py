@@ -1,0 +1,220 @@
+"""Hooks into an upstream script, set before its first line runs, without a change to the script.
+
+`startup/sitecustomize.py`, which Python imports by itself, imports this. In a process of a run (its variables say so)
+three things then happen when the script imports what it needs: `gymnasium.make` and `gym.make` return environments that
+report, SummaryWriters of TensorBoard forward their scalars, and SIGTERM ends the script as `sys.exit` would, so that
+its files are closed. In any other process nothing happens.
+"""
+
+import atexit
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+from weakref import WeakSet
+
+from cleanrl_worker.telemetry import COUNTERS, JOURNAL, Reporter
+
+__all__ = ["install"]
+
+_EXIT_STOPPED = 143
+_STARTUP = Path(__file__).resolve().parent / "startup"
+
+
+class Hooks:
+    """The hooks of one process. The reporter is made when there is something to report."""
+
+    def __init__(self) -> None:
+        self._reporter: Reporter | None = None
+        self._is_deaf = False
+        self._making = threading.local()
+        self._writers: WeakSet[Any] = WeakSet()
+        self._pid = os.getpid()
+
+    @property
+    def reporter(self) -> Reporter | None:
+        """Who reports; None if that is impossible, which is said once."""
+        if self._reporter is None and not self._is_deaf:
+            try:
+                self._reporter = Reporter(os.environ)
+            except Exception as error:
+                self._is_deaf = True
+                print(f"mosaic: nothing is reported: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return self._reporter
+
+    # Environments.
+
+    def hook_gymnasium(self, gymnasium: ModuleType) -> None:
+        """Have both functions called `make` return environments that report."""
+        registration = importlib.import_module("gymnasium.envs.registration")
+        make = registration.make
+        registration.make = gymnasium.make = self._reporting(make, functools.partial(_make, make))  # type: ignore[attr-defined]
+
+    def hook_gym(self, gym: ModuleType) -> None:
+        """As above, for old gym, whose environments render without being told so beforehand."""
+        registration = importlib.import_module("gym.envs.registration")
+        make = registration.make
+        without_asking = lambda _wants_pictures, *args, **kwargs: make(*args, **kwargs)  # noqa: E731
+        registration.make = gym.make = self._reporting(make, without_asking)  # type: ignore[attr-defined]
+
+    def _reporting(self, original: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def reporting_make(*args: Any, **kwargs: Any) -> Any:
+            # An environment that makes another one in its own constructor is one environment.
+            if getattr(self._making, "inside", False):
+                return original(*args, **kwargs)
+            reporter = self.reporter
+            self._making.inside = True
+            try:
+                env = make(reporter is not None and reporter.lane is not None, *args, **kwargs)
+            finally:
+                self._making.inside = False
+            if reporter is None:
+                return env
+            try:
+                return reporter.tap(env)
+            except Exception as error:
+                reporter.say_once("an environment does not report", error)
+                return env
+
+        return reporting_make
+
+    # Scalars.
+
+    def hook_writers(self, module: ModuleType) -> None:
+        """Forward what any SummaryWriter of the module is told, and close it when the process ends."""
+        writer_class: Any = module.SummaryWriter
+        initialise, add_scalar = writer_class.__init__, writer_class.add_scalar
+
+        @functools.wraps(initialise)
+        def remembering_init(writer: Any, *args: Any, **kwargs: Any) -> None:
+            initialise(writer, *args, **kwargs)
+            self._writers.add(writer)
+
+        @functools.wraps(add_scalar)
+        def reporting_add_scalar(
+            writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
+            result = add_scalar(writer, tag, scalar_value, global_step, *args, **kwargs)
+            reporter = self.reporter
+            if reporter is not None:
+                try:
+                    reporter.scalar(tag, scalar_value, global_step)
+                except Exception as error:
+                    reporter.say_once(f"scalar {tag} is not reported", error)
+            return result
+
+        writer_class.__init__ = remembering_init
+        writer_class.add_scalar = reporting_add_scalar
+
+    def close_writers(self) -> None:
+        """Write out what TensorBoard still holds, which it does not do by itself when a script is stopped."""
+        if os.getpid() == self._pid:
+            for writer in list(self._writers):
+                writer.close()
+
+    # Signals.
+
+    def on_sigterm(self, number: int, _frame: FrameType | None) -> None:
+        """End the script, once: what asks again is ignored, and who is impatient has SIGKILL."""
+        signal.signal(number, signal.SIG_IGN)
+        if self._reporter is None:
+            raise SystemExit(_EXIT_STOPPED)
+        self._reporter.emitter.interrupt(SystemExit(_EXIT_STOPPED))
+
+
+def _make(make: Callable[..., Any], wants_pictures: bool, *args: Any, **kwargs: Any) -> Any:
+    """Make an environment of Gymnasium: with pictures, if they are wanted and possible, and with Atari's games."""
+    if wants_pictures and kwargs.get("render_mode") is None:
+        try:
+            return _make_with_atari(make, *args, **{**kwargs, "render_mode": "rgb_array"})
+        except Exception:  # noqa: S110 - one that cannot render is made without, and the lane says so
+            pass
+    return _make_with_atari(make, *args, **kwargs)
+
+
+def _make_with_atari(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Make it; if the name is not known, import what registers the games of Atari, and try again."""
+    error_module = importlib.import_module("gymnasium.error")
+    try:
+        return make(*args, **kwargs)
+    except error_module.UnregisteredEnv:
+        if "ale_py" in sys.modules or importlib.util.find_spec("ale_py") is None:
+            raise
+        importlib.import_module("ale_py")
+        return make(*args, **kwargs)
+
+
+class AfterImport:
+    """Calls a function once, when a module has been imported; a finder at the head of `sys.meta_path`."""
+
+    def __init__(self, functions: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._functions = functions
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a module in the usual way; if it is one of ours, see to it that its function is called."""
+        function = self._functions.pop(name, None)
+        if function is None:
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self else None
+            if spec is not None:
+                if spec.loader is not None:
+                    self._extend(spec.loader, function)
+                return spec
+        self._functions[name] = function  # not there: somebody may try again
+        return None
+
+    @staticmethod
+    def _extend(loader: Any, function: Callable[[ModuleType], None]) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            try:
+                function(module)
+            except Exception as error:
+                text = f"{module.__name__} is not hooked: {type(error).__name__}: {error}"
+                print(f"mosaic: {text}", file=sys.stderr, flush=True)
+
+        loader.exec_module = exec_module
+
+
+def install() -> None:
+    """Set the hooks in this process."""
+    hooks = Hooks()
+    functions = {
+        "gymnasium": hooks.hook_gymnasium,
+        "gym": hooks.hook_gym,
+        "torch.utils.tensorboard": hooks.hook_writers,
+        "tensorboardX": hooks.hook_writers,
+    }
+    sys.meta_path.insert(0, AfterImport(functions))  # type: ignore[arg-type]
+    atexit.register(hooks.close_writers)
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, hooks.on_sigterm)
+        # A vector environment has nothing to close: it just ends.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def _run_shadowed() -> None:
+    """Run the `sitecustomize` that Python would have found without ours, if there is one."""
+    elsewhere = [entry for entry in sys.path if Path(entry).resolve() != _STARTUP]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if COUNTERS in os.environ and JOURNAL in os.environ:
+    install()
+_run_shadowed()
