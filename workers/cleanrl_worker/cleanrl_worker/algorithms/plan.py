@@ -1,0 +1,156 @@
+"""What a training is to do: with which settings, from where, up to which step."""
+
+import os
+import types
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
+
+import torch
+
+from cleanrl_worker import checkpoints
+from cleanrl_worker.algorithms.reporting import require_wandb
+from cleanrl_worker.checkpoints import Checkpoint
+from cleanrl_worker.config import CleanRLWorkerConfig
+from mosaic_worker.config import near
+from mosaic_worker.context import RunContext
+from mosaic_worker.errors import ConfigError
+
+__all__ = ["Plan", "plan_of", "use_threads"]
+
+Args = TypeVar("Args")
+
+_ELSEWHERE = {
+    "seed": "seed",
+    "env_id": "env_id",
+    "total_timesteps": "total_timesteps",
+    "cuda": "extras.cuda",
+    "track": "extras.track_wandb",
+    "wandb_project_name": "extras.wandb_project_name",
+    "wandb_entity": "extras.wandb_entity",
+    "capture_video": "extras.capture_video",
+}
+"""Settings that the config has itself, and where."""
+_AT_LEAST_ONE = ("num_envs", "num_steps", "num_minibatches", "update_epochs")
+_FRACTIONS = ("gamma", "gae_lambda")
+_POSITIVE = ("learning_rate", "clip_coef", "max_grad_norm")
+
+
+@dataclass(frozen=True)
+class Plan(Generic[Args]):
+    """One training."""
+
+    args: Args
+    env_id: str
+    step: int
+    target: int
+    checkpoint: Checkpoint | None = None
+    checkpoint_path: str = ""
+    field: str = ""
+    """What in the config names the checkpoint."""
+
+
+def use_threads() -> None:
+    """Let torch compute with one thread unless OMP_NUM_THREADS says otherwise.
+
+    The networks are so small that waking a second thread costs more than it computes; and runs that share a machine do
+    not take each other's cores.
+    """
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+
+
+def plan_of(context: RunContext[CleanRLWorkerConfig], settings: type[Args], first_env_id: str = "") -> Plan[Args]:
+    """Find out what to do. `first_env_id` is the environment of a curriculum's first stage, if there is one."""
+    config = context.config
+    require_wandb(config)
+    path, field = _checkpoint_path(context)
+    saved = checkpoints.load(path, field) if path is not None else None
+    env_id = first_env_id or config.env_id
+    if saved is None:
+        if not env_id:
+            raise ConfigError("env_id: missing; give it in the config")
+        args = args_of(settings, config, {}, env_id, config.seed if config.seed is not None else _draw(), 0)
+        return Plan(args, env_id, step=0, target=config.total_timesteps)
+    about = saved.about
+    if env_id and env_id != about.env_id:
+        raise ConfigError(
+            f"{field}: {str(path)!r} was trained on {about.env_id}, but env_id is {env_id}; leave env_id out, or"
+            " give the checkpoint of a training on it"
+        )
+    # A new attempt has the budget of the one before; who resumes a training asks for so many steps more.
+    target = about.target if context.resume is not None else about.step + config.total_timesteps
+    seed = config.seed if config.seed is not None else about.seed
+    args = args_of(settings, config, about.args, about.env_id, seed, target)
+    return Plan(args, about.env_id, about.step, target, saved, str(path), field)
+
+
+def _checkpoint_path(context: RunContext[CleanRLWorkerConfig]) -> tuple[Path | None, str]:
+    if context.resume is not None:
+        return context.resume.path, "resume.path"
+    if context.config.mode == "resume_training" and context.config.extras.checkpoint_path:
+        return Path(context.config.extras.checkpoint_path), "extras.checkpoint_path"
+    return None, ""
+
+
+def args_of(
+    settings: type[Args], config: CleanRLWorkerConfig, saved: dict[str, Any], env_id: str, seed: int, target: int
+) -> Args:
+    """Settings in the order in which they count: the config, algo_params, those of the checkpoint, the defaults."""
+    hints = get_type_hints(settings)
+    problems, values = [], {name: value for name, value in saved.items() if name in hints}
+    for name, value in config.extras.algo_params.items():
+        if name not in hints:
+            problems.append(f"extras.algo_params.{name}: ppo has no such setting{near(name, list(hints))}")
+        elif name in _ELSEWHERE:
+            problems.append(f"extras.algo_params.{name}: give this as {_ELSEWHERE[name]} in the config")
+        else:
+            try:
+                values[name] = _value(hints[name], value)
+                _check(name, values[name])
+            except (TypeError, ValueError) as error:
+                problems.append(f"extras.algo_params.{name}: {value!r} is not allowed: {error}")
+    if problems:
+        raise ConfigError(problems)
+    extras = config.extras
+    values |= {
+        "env_id": env_id,
+        "seed": seed,
+        "total_timesteps": target or config.total_timesteps,
+        "cuda": extras.wants_cuda,
+        "track": extras.track_wandb,
+        "wandb_project_name": extras.wandb_project_name,
+        "wandb_entity": extras.wandb_entity,
+        "capture_video": extras.capture_video,
+    }
+    return settings(**{field.name: values[field.name] for field in fields(settings) if field.name in values})  # type: ignore[arg-type]
+
+
+def _value(hint: Any, value: Any) -> Any:
+    """Bring a value of JSON or YAML to the type of a setting; YAML takes 1e-3 for a text."""
+    allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in allowed:
+        return None
+    kind = allowed[0]
+    if kind is bool or isinstance(value, bool):
+        if kind is not bool or not isinstance(value, bool):
+            raise ValueError("give true or false" if kind is bool else f"give a number, {kind.__name__}")
+        return value
+    if kind is str:
+        return str(value)
+    number = float(value)
+    if kind is int and number != int(number):
+        raise ValueError("give a whole number")
+    return kind(number)
+
+
+def _check(name: str, value: Any) -> None:
+    if name in _AT_LEAST_ONE and value < 1:
+        raise ValueError("give 1 or more")
+    if name in _FRACTIONS and not 0 <= value <= 1:
+        raise ValueError("give a number from 0 to 1")
+    if name in _POSITIVE and not value > 0:
+        raise ValueError("give a number above 0")
+
+
+def _draw() -> int:
+    return int.from_bytes(os.urandom(4), "little")

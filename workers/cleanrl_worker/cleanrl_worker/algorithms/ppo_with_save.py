@@ -1,0 +1,321 @@
+"""PPO in one file, in the style of CleanRL, that saves, stops cleanly and goes on where it stopped."""
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cleanrl_worker.agents import AGENTS, Agent
+from cleanrl_worker.algorithms.plan import Plan, plan_of, use_threads
+from cleanrl_worker.algorithms.reporting import Reporter
+from cleanrl_worker.algorithms.state import TrainingState
+from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make, make_lane
+from mosaic_worker.context import RunContext
+
+__all__ = ["Args", "run_training", "train"]
+
+VIDEOS = "every=50"
+"""What capture_video records: episodes now and then, since the best one can only be had by rendering all of them."""
+
+
+@dataclass
+class Args:
+    """All settings; `extras.algo_params` may give those that the config does not have itself."""
+
+    exp_name: str = "ppo"
+    """the name of the experiment"""
+    seed: int = 1
+    """where all randomness comes from"""
+    torch_deterministic: bool = True
+    """let cuDNN use deterministic algorithms only"""
+    cuda: bool = False
+    """train on a GPU if there is one"""
+    track: bool = False
+    """log to Weights & Biases, too"""
+    wandb_project_name: str = "cleanRL"
+    """the project at W&B"""
+    wandb_entity: str | None = None
+    """the user or team at W&B"""
+    capture_video: bool = False
+    """keep videos of episodes"""
+
+    env_id: str = "CartPole-v1"
+    """the environment"""
+    total_timesteps: int = 500000
+    """how many steps to train for, over all environments"""
+    learning_rate: float = 2.5e-4
+    """the learning rate of the optimizer, at the beginning"""
+    num_envs: int = 4
+    """how many environments are played side by side"""
+    num_steps: int = 128
+    """how many steps each environment takes between two updates"""
+    anneal_lr: bool = True
+    """let the learning rate fall to zero over the training"""
+    gamma: float = 0.99
+    """the discount of later rewards"""
+    gae_lambda: float = 0.95
+    """how far advantages look ahead: 0 is one step, 1 the whole episode"""
+    num_minibatches: int = 4
+    """into how many minibatches the steps of an update are divided"""
+    update_epochs: int = 4
+    """how often an update goes through its steps"""
+    norm_adv: bool = True
+    """bring the advantages of a minibatch to mean 0 and deviation 1"""
+    clip_coef: float = 0.2
+    """how far an update may move the probability of an action"""
+    clip_vloss: bool = True
+    """clip the loss of the value function in the same way"""
+    ent_coef: float = 0.01
+    """how much a policy is rewarded for being undecided"""
+    vf_coef: float = 0.5
+    """how much the loss of the value function counts"""
+    max_grad_norm: float = 0.5
+    """the largest norm of a gradient; what is longer is shortened"""
+    target_kl: float | None = None
+    """end an update early when the policy has moved so far"""
+
+
+class Course(Protocol):
+    """A curriculum, as far as the training has to know: something to save and to go on from."""
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands, as plain JSON."""
+
+    def attach(self, reporter: Reporter, state: dict[str, Any] | None) -> None:
+        """Begin, or go on from a state, and report through `reporter`."""
+
+
+OnEnd = Callable[[EpisodeTap, dict[str, Any]], None]
+MakeEnv = Callable[[int, OnEnd], tuple[gymnasium.Env[Any, Any], str]]
+
+
+@dataclass
+class Rollout:
+    """What the environments gave between two updates: arrays of (step, environment)."""
+
+    observations: Any
+    actions: Any
+    rewards: Any
+    ends: Any
+    cut: list[tuple[int, int, Any]]
+    """Where an episode was cut short by its time limit, and what was seen there."""
+
+
+def run_training(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
+    """Train from the beginning or from a checkpoint; return a summary."""
+    plan = plan_of(context, Args)
+    if plan.checkpoint is not None and plan.checkpoint.about.curriculum is not None:
+        from cleanrl_worker.wrappers.curriculum import continue_curriculum  # noqa: PLC0415 - it imports this module
+
+        return continue_curriculum(context, plan)
+    lane = make_lane(context, VIDEOS)
+
+    def make_env(index: int, on_end: OnEnd) -> tuple[gymnasium.Env[Any, Any], str]:
+        env = lane.wrap(make(plan.env_id, render=lane.wants_pictures), index)
+        return fit_to_agent(EpisodeTap(env, on_end), plan.env_id)
+
+    return train(context, plan, make_env)
+
+
+def train(
+    context: RunContext[CleanRLWorkerConfig], plan: Plan[Args], make_env: MakeEnv, course: Course | None = None
+) -> dict[str, Any]:
+    """Run the loop: play, learn, report, save. `course` is the curriculum behind the environments, if there is one."""
+    use_threads()
+    args, saved = plan.args, plan.checkpoint
+    random.seed(args.seed)
+    np.random.seed(args.seed)  # noqa: NPY002 - what libraries use that do not know better
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+    reporter = Reporter(context, asdict(args), plan.step, saved.about.episodes if saved else 0)
+    envs: list[gymnasium.Env[Any, Any]] = []
+    try:
+        if course is not None:
+            course.attach(reporter, saved.about.curriculum if saved else None)
+        for index in range(args.num_envs):
+            env, kind = make_env(index, reporter.on_end)
+            envs.append(env)
+        agent = AGENTS[kind](envs[0].observation_space.shape, int(envs[0].action_space.n)).to(_device(args))
+        optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+        state = TrainingState(plan, kind, envs, agent, optimizer)
+        views = [env.reset(seed=args.seed + index)[0] for index, env in enumerate(envs)]
+        if saved is not None:
+            state.restore(saved)
+            views = [env.reset()[0] for env in envs]
+            context.emitter.checkpoint_loaded(plan.checkpoint_path, step=plan.step)
+
+        def save() -> str:
+            path = state.save(context.run_dir / "checkpoints", learned, reporter.episodes, course and course.state())
+            context.emitter.checkpoint_saved(path.relative_to(context.run_dir), step=learned)
+            return str(path.relative_to(context.run_dir))
+
+        every, began = context.config.extras.checkpoint_every, time.perf_counter()
+        learned, last_saved, path = plan.step, -1, ""
+        while learned < plan.target:
+            rate = (1.0 - learned / plan.target if args.anneal_lr else 1.0) * args.learning_rate
+            optimizer.param_groups[0]["lr"] = rate
+            length = min(args.num_steps, math.ceil((plan.target - learned) / args.num_envs))
+            rollout = _play(envs, agent, views, length, reporter, context.stop)
+            if rollout is None:  # asked to stop: what was not learned from is dropped
+                break
+            figures = _learn(agent, optimizer, rollout, torch.as_tensor(np.stack(views)), args)
+            learned = reporter.step
+            speed = (learned - plan.step) / (time.perf_counter() - began)
+            reporter.scalars({**figures, "charts/learning_rate": rate, "charts/SPS": int(speed)})
+            if learned // every > max(last_saved, plan.step) // every:
+                path, last_saved = save(), learned
+        seconds = time.perf_counter() - began
+        if last_saved != learned:
+            path = save()
+        if learned < plan.target:
+            context.stop.check()
+    finally:
+        for env in envs:
+            env.close()
+        reporter.close()
+    return {
+        "steps": learned,
+        "episodes": reporter.episodes,
+        "return_mean": reporter.return_mean,
+        "steps_per_s": round((learned - plan.step) / seconds, 1) if learned > plan.step else None,
+        "checkpoint": path,
+    }
+
+
+def _play(
+    envs: list[gymnasium.Env[Any, Any]], agent: Agent, views: list[Any], length: int, reporter: Reporter, stop: Any
+) -> Rollout | None:
+    """Let each environment take `length` steps; `views` is what they show at the beginning, and then at the end."""
+    count, device = len(envs), next(agent.parameters()).device
+    first_action = int(getattr(envs[0].action_space, "start", 0))
+    form = np.uint8 if agent.dtype() == torch.uint8 else np.float32
+    rollout = Rollout(
+        observations=np.empty((length, count, *np.shape(views[0])), form),
+        actions=np.empty((length, count), np.int64),
+        rewards=np.empty((length, count), np.float32),
+        ends=np.zeros((length, count), np.float32),
+        cut=[],
+    )
+    for at in range(length):
+        if stop.requested:
+            return None
+        rollout.observations[at] = views
+        with torch.no_grad():
+            logits = agent.logits(torch.from_numpy(rollout.observations[at]).to(device)).cpu()
+        # The largest of logits with Gumbel noise is a sample of their distribution, at a fraction of the cost.
+        chosen = (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
+        rollout.actions[at] = chosen
+        for index, action in enumerate(chosen.tolist()):
+            env = envs[index]
+            reporter.step += 1
+            view, reward, terminated, truncated, _ = env.step(first_action + action)
+            rollout.rewards[at, index] = reward
+            if terminated or truncated:
+                rollout.ends[at, index] = 1.0
+                if truncated and not terminated:
+                    rollout.cut.append((at, index, view))
+                view, _ = env.reset()
+            views[index] = view
+    return rollout
+
+
+def _learn(
+    agent: Agent, optimizer: torch.optim.Optimizer, rollout: Rollout, after: Tensor, args: Args
+) -> dict[str, float]:
+    """Improve the agent with what was played; `after` is what the environments show now. Returns the figures."""
+    device = next(agent.parameters()).device
+    observations = torch.from_numpy(rollout.observations).flatten(0, 1).to(device)
+    actions = torch.from_numpy(rollout.actions).flatten().to(device)
+    with torch.no_grad():
+        logits, values = agent(observations)
+        before = _log_probability(logits, actions)
+        last = agent(after.to(device, agent.dtype()))[1].cpu().numpy()
+        if rollout.cut:  # a time limit says nothing about what comes after: the value function does
+            ends = torch.as_tensor(np.stack([view for *_, view in rollout.cut])).to(device, agent.dtype())
+            for (at, index, _), value in zip(rollout.cut, agent(ends)[1].tolist(), strict=True):
+                rollout.rewards[at, index] += args.gamma * value
+    advantages = _advantages(rollout, values.cpu().numpy().reshape(rollout.rewards.shape), last, args)
+    advantage = torch.from_numpy(advantages).flatten().to(device)
+    returns = advantage + values
+
+    batch = len(actions)
+    size = max(1, batch // args.num_minibatches)
+    figures: list[Tensor] = []
+    for _ in range(args.update_epochs):
+        for part in torch.randperm(batch).to(device).split(size):
+            figures += [_step(agent, optimizer, args, part, observations, actions, before, advantage, returns, values)]
+        if args.target_kl is not None and float(figures[-1][4]) > args.target_kl:
+            break
+    means = torch.stack(figures).mean(0).tolist()
+    names = ("policy_loss", "value_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "gradient_of_loss")
+    spread = float(returns.var(correction=0))
+    explained = 1.0 - float((returns - values).var(correction=0)) / spread if spread > 0 else float("nan")
+    named = {f"losses/{name}": value for name, value in zip(names, means, strict=True)}
+    return {**named, "losses/explained_variance": explained}
+
+
+def _step(
+    agent: Agent,
+    optimizer: torch.optim.Optimizer,
+    args: Args,
+    part: Tensor,
+    observations: Tensor,
+    actions: Tensor,
+    before: Tensor,
+    advantages: Tensor,
+    returns: Tensor,
+    values: Tensor,
+) -> Tensor:
+    """Take one step of the optimizer on a minibatch, the entries `part` of all; return its figures."""
+    logits, value = agent(observations[part])
+    log_probabilities = torch.log_softmax(logits, -1)
+    chosen = log_probabilities.gather(-1, actions[part].unsqueeze(-1)).squeeze(-1)
+    log_ratio = chosen - before[part]
+    ratio = log_ratio.exp()
+    advantage = advantages[part]
+    if args.norm_adv and len(part) > 1:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    policy_loss = -torch.min(advantage * ratio, advantage * clipped).mean()
+    error = (value - returns[part]).square()
+    if args.clip_vloss:
+        near = values[part] + (value - values[part]).clamp(-args.clip_coef, args.clip_coef)
+        error = torch.max(error, (near - returns[part]).square())
+    value_loss = 0.5 * error.mean()
+    entropy = -(log_probabilities.exp() * log_probabilities).sum(-1).mean()
+    optimizer.zero_grad()
+    (policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy).backward()
+    gradient = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    optimizer.step()
+    with torch.no_grad():
+        kl = ((ratio - 1) - log_ratio).mean()
+        moved = ((ratio - 1).abs() > args.clip_coef).float().mean()
+        return torch.stack([policy_loss, value_loss, entropy, -log_ratio.mean(), kl, moved, gradient])
+
+
+def _log_probability(logits: Tensor, actions: Tensor) -> Tensor:
+    return torch.log_softmax(logits, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def _advantages(rollout: Rollout, values: Any, last: Any, args: Args) -> Any:
+    """How much better each step was than expected (generalised advantage estimation)."""
+    advantages = np.zeros_like(rollout.rewards)
+    ahead = np.zeros(len(last), np.float32)
+    for at in reversed(range(len(advantages))):
+        goes_on = 1.0 - rollout.ends[at]
+        error = rollout.rewards[at] + args.gamma * last * goes_on - values[at]
+        ahead = error + args.gamma * args.gae_lambda * goes_on * ahead
+        advantages[at], last = ahead, values[at]
+    return advantages
+
+
+def _device(args: Args) -> torch.device:
+    return torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")

@@ -1,0 +1,99 @@
+"""Where a training's figures go: events for MOSAIC, TensorBoard files, and Weights & Biases if that is asked for."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from importlib.util import find_spec
+from statistics import fmean
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.environments import EpisodeTap
+from mosaic_worker.context import RunContext
+from mosaic_worker.errors import ConfigError, WorkerError
+
+__all__ = ["Reporter", "require_wandb"]
+
+_WINDOW = 100
+_MAY_BE_NAN = "losses/explained_variance"
+"""It is, when all returns of a rollout are the same."""
+
+
+class Reporter:
+    """Counts steps and episodes, and reports."""
+
+    def __init__(
+        self, context: RunContext[CleanRLWorkerConfig], settings: Mapping[str, Any], step: int, episodes: int
+    ) -> None:
+        """Go on counting from `step` and `episodes`."""
+        self.step = step
+        self.episodes = episodes
+        self._emitter = context.emitter
+        self._returns: deque[float] = deque(maxlen=_WINDOW)
+        extras = context.config.extras
+        self._wandb = _begin_wandb(context, settings) if extras.track_wandb else None
+        folder = context.run_dir / extras.tensorboard_dir
+        self._board = SummaryWriter(str(folder), purge_step=step or None)
+        rows = "\n".join(f"|{name}|{value}|" for name, value in settings.items())
+        self._board.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}", step)
+
+    @property
+    def return_mean(self) -> float | None:
+        """The mean return of the last hundred episodes."""
+        return fmean(self._returns) if self._returns else None
+
+    def on_end(self, tap: EpisodeTap, info: dict[str, Any]) -> None:
+        """Report an episode that has ended; in a curriculum, its stage too."""
+        about = {name: info[name] for name in ("stage", "env_id") if name in info}
+        self._returns.append(tap.total)
+        self._emitter.episode(self.episodes, tap.total, length=tap.length, step=self.step, info=about or None)
+        self._board.add_scalar("charts/episodic_return", tap.total, self.step)
+        self._board.add_scalar("charts/episodic_length", tap.length, self.step)
+        self.episodes += 1
+
+    def scalars(self, values: Mapping[str, float]) -> None:
+        """Report figures of an update; one that shows that the training is lost ends it."""
+        for tag, value in values.items():
+            if "loss" in tag and tag != _MAY_BE_NAN and not math.isfinite(value):
+                kind = "NaN" if math.isnan(value) else "infinite"
+                raise WorkerError(f"loss is {kind} at step {self.step} ({tag}): try a smaller learning_rate")
+        self._emitter.scalars(self.step, values)
+        for tag, value in values.items():
+            self._board.add_scalar(tag, value, self.step)
+
+    def log(self, message: str) -> None:
+        """Tell people."""
+        self._emitter.log("info", message, step=self.step)
+
+    def close(self) -> None:
+        """Bring everything to disk."""
+        self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def require_wandb(config: CleanRLWorkerConfig) -> None:
+    """Refuse to track where W&B is not installed; it is in no lock, since most runs do not want it."""
+    if config.extras.track_wandb and find_spec("wandb") is None:
+        raise ConfigError(
+            "extras.track_wandb: the package wandb is not installed in this worker's environment; add it to the lock"
+            " of the profile, or leave track_wandb out (TensorBoard files are written in any case)"
+        )
+
+
+def _begin_wandb(context: RunContext[CleanRLWorkerConfig], settings: Mapping[str, Any]) -> Any:
+    """Start W&B before TensorBoard, whose files it then copies; offline, nothing leaves the run's folder."""
+    import wandb  # noqa: PLC0415 - only who asks for it pays for it
+
+    extras = context.config.extras
+    return wandb.init(
+        project=extras.wandb_project_name,
+        entity=extras.wandb_entity,
+        mode=extras.wandb_mode,
+        dir=str(context.run_dir),
+        name=context.config.run_id,
+        config=dict(settings),
+        sync_tensorboard=True,
+    )

@@ -1,0 +1,120 @@
+"""Checkpoints of our own ppo: files that end in `.cleanrl_model`, whole or not there at all.
+
+They hold tensors and a JSON text, nothing that could run; `weights_only=True` reads these and refuses the rest.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mosaic_worker.errors import ConfigError
+
+__all__ = ["SUFFIX", "About", "Checkpoint", "is_ours", "load", "parse", "read", "save"]
+
+SUFFIX = ".cleanrl_model"
+_FORMAT = "mosaic-cleanrl-ppo"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class About:
+    """What a checkpoint says of itself, all plain JSON."""
+
+    agent: str
+    env_id: str
+    seed: int
+    step: int
+    target: int
+    """The step at which the training that saved it is complete."""
+    episodes: int
+    args: dict[str, Any]
+    observation_space: dict[str, Any]
+    action_space: dict[str, Any]
+    random: dict[str, Any]
+    """The states of Python's, numpy's and the environments' generators."""
+    curriculum: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that is needed to go on as if nothing had happened, but for episodes that were under way."""
+
+    about: About
+    weights: dict[str, Any]
+    optimizer: dict[str, Any]
+    torch_random: torch.Tensor
+
+
+def save(checkpoint: Checkpoint, folder: Path) -> Path:
+    """Write `step-N.cleanrl_model`. Under that name there is never half a file, whenever the process dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{checkpoint.about.step}{SUFFIX}"
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    content = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "about": json.dumps(asdict(checkpoint.about)),
+        "weights": checkpoint.weights,
+        "optimizer": checkpoint.optimizer,
+        "torch_random": checkpoint.torch_random,
+    }
+    with draft.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)  # the new name, too, is to survive a power cut
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def read(path: Path, field: str) -> Any:
+    """Read a file that torch saved, whoever saved it; ConfigError blames the field of the config that names it."""
+    if not path.is_file():
+        raise ConfigError(f"{field}: {str(path)!r}: no such file")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ConfigError(
+            f"{field}: {str(path)!r} is no file of trained weights: only tensors and plain values are read, never code"
+            f" ({reason})"
+        ) from error
+
+
+def is_ours(content: Any) -> bool:
+    """Whether what was read is a checkpoint of our ppo."""
+    return isinstance(content, dict) and content.get("format") == _FORMAT
+
+
+def parse(content: Any, path: Path, field: str) -> Checkpoint:
+    """Make a checkpoint of what was read, or say why it is none."""
+    if not is_ours(content):
+        raise ConfigError(
+            f"{field}: {str(path)!r} was not saved by this worker's ppo: models of upstream scripts can be evaluated"
+            " (mode policy_eval with their algo), not trained on"
+        )
+    if content.get("version") != _VERSION:
+        version = content.get("version")
+        raise ConfigError(f"{field}: {str(path)!r} has version {version!r} of the format; this worker reads {_VERSION}")
+    try:
+        return Checkpoint(
+            about=About(**json.loads(content["about"])),
+            weights=content["weights"],
+            optimizer=content["optimizer"],
+            torch_random=content["torch_random"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{field}: {str(path)!r} is damaged: {type(error).__name__}: {error}") from error
+
+
+def load(path: Path, field: str) -> Checkpoint:
+    """Read a checkpoint of ours."""
+    return parse(read(path, field), path, field)

@@ -1,0 +1,154 @@
+"""Environments for our own code: made by id, watched, counted, and brought into a form that an agent takes."""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from cleanrl_worker.agents.minigrid import VIEW
+from cleanrl_worker.config import CleanRLWorkerConfig
+from mosaic_worker.config import near
+from mosaic_worker.context import RunContext
+from mosaic_worker.errors import ConfigError
+from mosaic_worker.fastlane import FOLDER, FastLane
+from mosaic_worker.picture_config import RecordSettings
+
+__all__ = ["EpisodeTap", "fit_to_agent", "make", "make_lane", "text_of"]
+
+_PICTURE_DIMENSIONS = 3
+
+
+def make_lane(context: RunContext[CleanRLWorkerConfig], videos: str) -> FastLane:
+    """Make what shows and records environments; `videos` is what `capture_video` alone stands for."""
+    extras = context.config.extras
+    record = extras.record_settings(os.environ)
+    if extras.capture_video and not record.is_on:
+        record = RecordSettings.parse(videos)
+    return FastLane(
+        extras.fastlane_settings(os.environ),
+        os.environ.get(FOLDER),
+        record=record,
+        run_dir=context.run_dir,
+        emitter=context.emitter,
+    )
+
+
+def make(env_id: str, *, render: bool, field: str = "env_id") -> gymnasium.Env[Any, Any]:
+    """Make an environment, one that can `render` if that is wanted and possible; blame the config if it fails."""
+    require_registered(env_id, field)
+    # One that cannot render is used all the same: the lane says that there are no pictures.
+    for options in [{"render_mode": "rgb_array"}, {}] if render else [{}]:
+        try:
+            return gymnasium.make(env_id, disable_env_checker=True, **options)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+    raise ConfigError(f"{field}: {env_id!r} cannot be made: {problem}")
+
+
+def require_registered(env_id: str, field: str) -> None:
+    """Refuse an id that nobody registered, and name those that look like it."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"{field}: {env_id!r}: module {module!r} cannot be imported: {error}") from error
+    if name not in gymnasium.registry and find_spec("ale_py") is not None:
+        with contextlib.suppress(Exception):
+            import_module("ale_py")  # it registers the Atari games when it is imported, and not before
+    if name not in gymnasium.registry:
+        known = list(gymnasium.registry)
+        raise ConfigError(f"{field}: {env_id!r}: no such environment among the {len(known)} here{near(name, known)}")
+
+
+def fit_to_agent(env: gymnasium.Env[Any, Any], env_id: str) -> tuple[gymnasium.Env[Any, Any], str]:
+    """Bring observations into a form that one of our agents takes, and say which one; refuse what none can learn."""
+    if not isinstance(env.action_space, spaces.Discrete):
+        raise ConfigError(
+            f"ppo needs a discrete action space; {env_id} has {text_of(env.action_space)}. Try ppo_continuous_action."
+        )
+    space = env.observation_space
+    if isinstance(space, spaces.Dict) and "image" in space.spaces:  # MiniGrid: direction and mission are left out
+        env = _ImageOf(env)
+        space = env.observation_space
+    if isinstance(space, spaces.Box) and space.shape == VIEW and space.dtype == np.uint8:
+        return env, "minigrid"
+    if isinstance(space, spaces.Box) and len(space.shape) >= _PICTURE_DIMENSIONS:
+        raise ConfigError(
+            f"ppo learns from rows of numbers or from MiniGrid's {VIEW} view; {env_id} shows pictures,"
+            f" {text_of(space)}. Try ppo_atari."
+        )
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        try:
+            env = gymnasium.wrappers.FlattenObservation(env)
+        except NotImplementedError as error:
+            raise ConfigError(f"ppo cannot learn from the observations of {env_id}: {text_of(space)}") from error
+    if len(env.observation_space.shape or ()) != 1:
+        raise ConfigError(f"ppo cannot learn from the observations of {env_id}: {text_of(space)}")
+    return env, "mlp"
+
+
+def text_of(space: Any) -> str:
+    """A space as people read it: without the type of its numbers."""
+    return re.sub(r", (float|u?int)\d+\)$", ")", str(space))
+
+
+class _ImageOf(gymnasium.ObservationWrapper):  # type: ignore[type-arg]
+    """Keeps the image of an observation that has several parts."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = env.observation_space["image"]  # type: ignore[index]
+
+    def observation(self, observation: Any) -> Any:
+        return observation["image"]
+
+
+class EpisodeTap(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Adds up what an environment gives, before other wrappers change it, and tells when an episode has ended."""
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        on_end: Callable[["EpisodeTap", dict[str, Any]], None] | None = None,
+        gamma: float = 1.0,
+    ) -> None:
+        """Call `on_end` with the tap and the last info; `gamma` is the discount of `discounted`."""
+        super().__init__(env)
+        self._on_end = on_end
+        self._gamma = gamma
+        self._begin()
+
+    def _begin(self) -> None:
+        self.total = 0.0
+        self.discounted = 0.0
+        self.length = 0
+        self.over = False
+        self._discount = 1.0
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Begin an episode."""
+        result = self.env.reset(**kwargs)
+        self._begin()
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Take a step and count it."""
+        result = self.env.step(action)
+        reward = float(result[1])
+        self.total += reward
+        self.discounted += self._discount * reward
+        self._discount *= self._gamma
+        self.length += 1
+        if result[2] or result[3]:
+            self.over = True
+            if self._on_end is not None:
+                self._on_end(self, result[4])
+        return result

@@ -1,0 +1,127 @@
+"""Interactive mode: a trained model acts, one request at a time, in its own environment or in somebody else's."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from cleanrl_worker.algorithms.plan import use_threads
+from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.environments import fit_to_agent, make, make_lane
+from cleanrl_worker.policies import OurPolicy, Policy, load_policy
+from mosaic_worker.context import RunContext
+from mosaic_worker.errors import RequestError
+from mosaic_worker.interactive import InteractiveWorker, StepResult
+from mosaic_worker.spaces import space_from_json, value_from_json
+
+__all__ = ["CleanRLInteractive"]
+
+
+class CleanRLInteractive(InteractiveWorker):
+    """Answers requests with the model of `extras.policy_path`, or without one as an agent that has not learned yet."""
+
+    def __init__(self, context: RunContext[CleanRLWorkerConfig]) -> None:
+        """Load the model, if there is one; the environment is made by the first reset."""
+        use_threads()
+        self._context = context
+        self._config = context.config
+        self._policy = load_policy(context.config) if context.config.extras.policy_path else None
+        self._env: gymnasium.Env[Any, Any] | None = None
+        self._view: Any = None
+        self._mask: Any = None
+        self._generator = np.random.default_rng(context.config.seed)
+        self._running = False
+        self._agents: dict[str | None, _Guest] = {}
+
+    def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; the same seed gives the same episode, whatever came before."""
+        if self._env is None:
+            self._policy = self._policy or self._untrained()
+            self._env, _ = self._policy.make_env(make_lane(self._context, ""), 0)
+        if seed is not None:
+            self._generator = np.random.default_rng(seed)
+        self._view, info = self._env.reset(seed=seed)
+        self._mask, self._running = info.get("action_mask"), True
+        return self._view, info
+
+    def step(self, action: Any) -> StepResult:
+        """Take the given action, or the model's own."""
+        if self._env is None or self._policy is None or not self._running:
+            raise RequestError("no episode is running: send reset first")
+        if action is None:
+            taken = self._policy.act([self._view], self._generators(self._generator), self._mask)[0]
+        else:
+            taken = value_from_json(self._env.action_space, action)
+            if not self._env.action_space.contains(taken):
+                raise RequestError(f"action {action!r} is not in {self._env.action_space}")
+        self._view, reward, terminated, truncated, info = self._env.step(taken)
+        self._mask, self._running = info.get("action_mask"), not (terminated or truncated)
+        return StepResult(taken, self._view, reward, terminated, truncated, info)
+
+    def init_agent(self, observation_space: Any, action_space: Any, seed: int | None, agent: str | None) -> None:
+        """Prepare the model for an outside environment, if it is one that it can act in."""
+        if observation_space is None:
+            raise RequestError("init_agent needs observation_space: a model has to know what it will see")
+        spaces = space_from_json(observation_space), space_from_json(action_space)
+        self._agents[agent] = _Guest(self._policy, *spaces, seed if seed is not None else self._config.seed or 0)
+
+    def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:
+        """Choose an action with the agent of that name."""
+        if agent not in self._agents:
+            raise RequestError(f"agent {agent!r} is not known: send init_agent first")
+        guest = self._agents[agent]
+        return guest.policy.act([guest.view_of(observation)], self._generators(guest.generator), action_mask)[0]
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._env is not None:
+            self._env.close()
+
+    def _generators(self, generator: np.random.Generator) -> list[np.random.Generator] | None:
+        return None if self._config.extras.deterministic else [generator]
+
+    def _untrained(self) -> OurPolicy:
+        env_id = self._config.env_id
+        if not env_id:
+            raise RequestError("there is no environment: give env_id or extras.policy_path in the config")
+        env, kind = fit_to_agent(make(env_id, render=False), env_id)
+        env.close()
+        return OurPolicy.untrained(env_id, env.observation_space, env.action_space, kind, self._config.seed or 0)
+
+
+class _Guest:
+    """The model in an environment that is elsewhere."""
+
+    def __init__(self, policy: Policy | None, observation_space: Any, action_space: Any, seed: int) -> None:
+        """Use the model, or if there is none an untrained agent, with what these spaces describe."""
+        self._space = observation_space
+        self.generator = np.random.default_rng(seed)
+        self._env: gymnasium.Env[Any, Any] = _Elsewhere(observation_space, action_space)
+        if policy is None or isinstance(policy, OurPolicy):
+            self._env, kind = fit_to_agent(self._env, "the outside environment")
+            fitted = self._env.observation_space, self._env.action_space
+            policy = policy or OurPolicy.untrained("", *fitted, kind, seed)
+            policy.require_same(*fitted, "the outside environment")
+        elif (observation_space.shape, action_space) != (policy.observation_space.shape, policy.action_space):
+            mine = f"{policy.observation_space} and {policy.action_space}"
+            raise RequestError(f"the model acts with {mine}, not with {observation_space} and {action_space}")
+        self.policy = policy
+
+    def view_of(self, observation: Any) -> Any:
+        """Bring an observation of plain JSON into the form that the model takes."""
+        view, env = value_from_json(self._space, observation), self._env
+        wrappers = []
+        while isinstance(env, gymnasium.ObservationWrapper):
+            wrappers.append(env)
+            env = env.env
+        for wrapper in reversed(wrappers):
+            view = wrapper.observation(view)
+        return view
+
+
+class _Elsewhere(gymnasium.Env[Any, Any]):
+    """Stands for an environment of which only the spaces are known."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space

@@ -1,0 +1,1 @@
+"""Environments that change while an agent learns in them."""

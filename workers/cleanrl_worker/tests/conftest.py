@@ -1,0 +1,168 @@
+"""The worker's environments, built from their locks as the platform builds them, and a way to use it in them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+DEADLINE_S = 280
+WORKER = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """Give a profile as the platform builds it, cached outside the checkout under the hash of its lock."""
+    home = tmp_path_factory.mktemp("home")
+
+    @cache
+    def build(profile):
+        command = [sys.executable, "-m", "mosaic_services.environments", "cleanrl", profile, "--home", str(home)]
+        built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+        assert built.returncode == 0, built.stdout + built.stderr
+        return json.loads(built.stdout.splitlines()[-1])
+
+    return build
+
+
+class CleanRL:
+    """Starts the worker in a folder of its own, in one of its profiles."""
+
+    def __init__(self, environment, folder, profile="default"):
+        self.python = environment["python"]
+        self.folder = folder
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("MOSAIC_", "PYTHON"))}
+        settings = tomllib.loads((WORKER / "profiles.toml").read_text())[profile].get("env", {})
+        self.environ = {**clean, **settings, "PYTHONPATH": environment["site"], "OMP_NUM_THREADS": "1"}
+
+    def module(self, name, *arguments, stdin=None):
+        """Run a module of the environment to its end."""
+        return subprocess.run(
+            [self.python, "-m", name, *map(str, arguments)],
+            input=stdin,
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+
+    def run(self, code=0, **config):
+        """Run a config; return the events by name."""
+        done = self.module("cleanrl_worker.cli", "--config", self.write(config))
+        assert done.returncode == code, done.stderr
+        self.log = done.stderr
+        return by_name(done.stdout)
+
+    def refusal(self, **config):
+        """Run a config that is refused; return what is said."""
+        (failed,) = self.run(code=2, **config)["run_failed"]
+        assert failed["category"] == "configuration"
+        return failed["error"]
+
+    def dry_run(self, **config):
+        """Let a config be checked; return the exit code and the answer."""
+        done = self.module("cleanrl_worker.cli", "--config", self.write(config), "--dry-run")
+        return done.returncode, json.loads(done.stdout)
+
+    def talk(self, *requests, **config):
+        """Send requests in interactive mode; return the answers."""
+        lines = "".join(json.dumps(request) + "\n" for request in requests)
+        done = self.module("cleanrl_worker.cli", "--config", self.write(config), "--interactive", stdin=lines)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def python_says(self, code):
+        """Run a few lines of Python in the environment; return the JSON that they print."""
+        command = [self.python, "-c", code]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def start(self, **config):
+        """Start a run and leave it running; its journal is a file, as on the platform."""
+        return Running(self, self.write(config))
+
+    def write(self, config):
+        """Write a config: flat, or the nested form with `resume` beside it."""
+        path = self.folder / "worker.json"
+        resume = config.pop("resume", None)
+        document = {"run_id": "r1", **config}
+        if resume is not None:
+            document = {"run_id": "r1", "metadata": {"worker": {"config": config}}, "resume": resume}
+        path.write_text(json.dumps(document))
+        return path
+
+
+class Running:
+    """A run that has been started; leaving the block ends it."""
+
+    def __init__(self, worker, config):
+        self._journal = worker.folder / "journal.jsonl"
+        with self._journal.open("w") as journal, (worker.folder / "log.txt").open("w") as log:
+            self._process = subprocess.Popen(
+                [worker.python, "-m", "cleanrl_worker.cli", "--config", config],
+                stdin=subprocess.DEVNULL,
+                stdout=journal,
+                stderr=log,
+                cwd=worker.folder,
+                env=worker.environ,
+                start_new_session=True,
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def events(self):
+        """What was written so far, by name; half a line at the end is left out."""
+        return by_name(self._journal.read_text().rpartition("\n")[0])
+
+    def wait_until(self, condition, deadline_s=60):
+        """Wait until a condition on the events holds; return what it gave."""
+        end = time.monotonic() + deadline_s
+        while not (found := condition(self.events())):
+            assert time.monotonic() < end, "it did not come in time"
+            assert self._process.poll() is None, (self._journal.parent / "log.txt").read_text()
+            time.sleep(0.002)
+        return found
+
+    def signal(self, number):
+        """Send a signal and wait for the end; return the exit code."""
+        self._process.send_signal(number)
+        return self._process.wait(timeout=60)
+
+
+def by_name(text):
+    events = [json.loads(line) for line in text.splitlines()]
+    return {name: [event for event in events if event["event"] == name] for name in {e["event"] for e in events}}
+
+
+@pytest.fixture(scope="session")
+def worker_in(environment):
+    """Make the worker in a folder: `worker_in(path)`, `worker_in(path, "legacy")`."""
+
+    def make(folder, profile="default"):
+        folder.mkdir(exist_ok=True)
+        return CleanRL(environment(profile), folder, profile)
+
+    return make
+
+
+@pytest.fixture
+def cleanrl(worker_in, tmp_path):
+    """The worker in profile default, in the test's folder."""
+    return worker_in(tmp_path)

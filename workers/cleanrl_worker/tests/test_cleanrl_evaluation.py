@@ -1,0 +1,191 @@
+"""Evaluation of trained models: seeds, batches, figures, videos; models of our ppo and of upstream scripts."""
+
+import os
+import statistics
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CHECKOUT = os.environ.get("MOSAIC_CLEANRL_CHECKOUT", "")
+NEEDS_CHECKOUT = pytest.mark.skipif(not CHECKOUT, reason="MOSAIC_CLEANRL_CHECKOUT names no checkout of CleanRL")
+
+
+@pytest.fixture(scope="module")
+def trained(worker_in, tmp_path_factory):
+    """A checkpoint of a short training on CartPole."""
+    worker = worker_in(tmp_path_factory.mktemp("trained"))
+    settings = {"learning_rate": 1e-3, "num_steps": 256, "num_minibatches": 8, "update_epochs": 10, "ent_coef": 0.0}
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 12_288, "seed": 1}
+    events = worker.run(**config, extras={"algo_params": settings})
+    return str(worker.folder / events["checkpoint_saved"][-1]["path"])
+
+
+def evaluate(worker, path, seed=100, **extras):
+    return worker.run(seed=seed, extras={"mode": "policy_eval", "policy_path": path, **extras})
+
+
+def by_seed(events):
+    return {event["seed"]: (event["return"], event["length"]) for event in events["episode"]}
+
+
+def test_episode_i_has_seed_plus_i_however_many_are_played_at_a_time(cleanrl, trained):
+    batched = evaluate(cleanrl, trained, eval_episodes=20, eval_num_envs=8)
+    one_by_one = evaluate(cleanrl, trained, eval_episodes=20, eval_num_envs=1)
+    shard = evaluate(cleanrl, trained, seed=105, eval_episodes=5, eval_num_envs=3)
+    assert list(by_seed(one_by_one)) == list(range(100, 120))
+    assert by_seed(batched) == by_seed(one_by_one)
+    assert by_seed(shard) == {seed: by_seed(batched)[seed] for seed in range(105, 110)}
+    assert len(set(by_seed(batched).values())) > 1
+
+
+def test_the_summary_is_that_of_the_episodes(cleanrl, trained):
+    events = evaluate(cleanrl, trained, eval_episodes=15, eval_gamma=0.9)
+    returns = [event["return"] for event in events["episode"]]
+    summary = events["run_completed"][0]["summary"]
+    assert summary["episodes"] == 15
+    assert summary["return_mean"] == pytest.approx(statistics.fmean(returns))
+    assert summary["return_std"] == pytest.approx(statistics.pstdev(returns))
+    assert (summary["return_min"], summary["return_max"]) == (min(returns), max(returns))
+    assert summary["return_median"] == statistics.median(returns)
+    assert summary["steps"] == sum(event["length"] for event in events["episode"])
+    for event in events["episode"]:
+        expected = sum(0.9**step for step in range(event["length"]))
+        assert event["info"]["discounted_return"] == pytest.approx(expected)
+    assert summary["discounted_return_mean"] == pytest.approx(10, rel=0.01), "1 for each step, for a long time"
+    assert summary["env_id"] == "CartPole-v1"
+
+
+def test_repeats_play_the_same_episodes_and_samples_differ_between_them(cleanrl, trained):
+    greedy = evaluate(cleanrl, trained, eval_episodes=4, eval_repeat=2)["episode"]
+    assert sorted(event["episode"] for event in greedy) == list(range(8))
+    first, second = ([event for event in greedy if event["info"]["repeat"] == n] for n in (0, 1))
+    assert by_seed({"episode": first}) == by_seed({"episode": second})
+    runs = [evaluate(cleanrl, trained, eval_episodes=4, eval_repeat=2, deterministic=False) for _ in range(2)]
+    sampled = [[(event["episode"], event["return"]) for event in run["episode"]] for run in runs]
+    assert sampled[0] == sampled[1], "the same seed, the same samples"
+    first, second = ([event for event in runs[0]["episode"] if event["info"]["repeat"] == n] for n in (0, 1))
+    assert by_seed({"episode": first}) != by_seed({"episode": second})
+
+
+def test_videos_of_the_best_and_the_worst_episode(cleanrl, trained, tmp_path):
+    events = evaluate(cleanrl, trained, eval_episodes=3, eval_num_envs=1, capture_video=True)
+    videos = {event["info"]["why"]: event for event in events["artifact"] if event["kind"] == "video"}
+    returns = [event["return"] for event in events["episode"]]
+    assert videos["best"]["info"]["return"] == max(returns)
+    assert videos["worst"]["info"]["return"] == min(returns)
+    assert b"acTL" in (tmp_path / videos["best"]["path"]).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"env_id": "Acrobot-v1"}, "the agent was trained with Box"),
+        ({"env_id": "Acrobot-v1"}, "Acrobot-v1 has Box"),
+        ({"env_id": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
+        ({"algo": "dqn"}, "was saved by ppo, but algo is dqn"),
+        ({"extras": {"policy_path": "nowhere"}}, "extras.policy_path: 'nowhere': no such file"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(cleanrl, trained, config, message):
+    extras = {"mode": "policy_eval", "policy_path": trained, **config.pop("extras", {})}
+    assert message in cleanrl.refusal(**config, extras=extras)
+
+
+def test_a_model_of_a_script_needs_its_name_and_a_checkout(cleanrl, tmp_path):
+    cleanrl.python_says(
+        "import torch\ntorch.save({'network.0.weight': torch.zeros(2, 2)}, 'dqn.cleanrl_model')\nprint(0)"
+    )
+    extras = {"mode": "policy_eval", "policy_path": str(tmp_path / "dqn.cleanrl_model")}
+    assert "give its name as algo: dqn, dqn_atari, c51" in cleanrl.refusal(extras=extras)
+    assert "env_id: missing" in cleanrl.refusal(algo="dqn", extras=extras)
+    said = cleanrl.refusal(algo="dqn", env_id="CartPole-v1", extras=extras)
+    assert "a model of dqn needs a checkout of CleanRL" in said
+    cleanrl.environ["MOSAIC_UPSTREAM"] = str(tmp_path)
+    assert "has no cleanrl/dqn.py" in cleanrl.refusal(algo="dqn", env_id="CartPole-v1", extras=extras)
+
+
+def trained_by_script(worker, algo, env_id, *arguments):
+    """Train with an upstream script as its user would; return the model that it saves."""
+    worker.environ["PYTHONPATH"] += f":{CHECKOUT}"
+    command = [worker.python, f"{CHECKOUT}/cleanrl/{algo}.py", "--env-id", env_id, "--save-model", "--seed", "1"]
+    done = subprocess.run(
+        [*command, "--no-cuda", *map(str, arguments)],
+        cwd=worker.folder,
+        env=worker.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = worker.folder.glob(f"runs/*/{algo}.cleanrl_model")
+    worker.environ["MOSAIC_UPSTREAM"] = CHECKOUT
+    return str(path)
+
+
+@NEEDS_CHECKOUT
+def test_a_model_that_dqn_saved_acts_as_dqn_says_it_does(cleanrl):
+    steps = ("--total-timesteps", 12_000, "--learning-starts", 1000, "--learning-rate", 1e-3)
+    path = trained_by_script(cleanrl, "dqn", "CartPole-v1", *steps)
+    extras = {"mode": "policy_eval", "policy_path": path, "eval_episodes": 20}
+    events = cleanrl.run(algo="dqn", env_id="CartPole-v1", seed=100, extras=extras)
+    assert sorted(event["seed"] for event in events["episode"]) == list(range(100, 120))
+    assert all(event["return"] == event["length"] for event in events["episode"])
+    # The same network, by hand: one episode.
+    code = f"""
+import json, sys
+sys.path.insert(0, {CHECKOUT!r})
+import gymnasium, torch
+from cleanrl.dqn import QNetwork, make_env
+vector = gymnasium.vector.SyncVectorEnv([make_env("CartPole-v1", 0, 0, False, "x")])
+network = QNetwork(vector)
+network.load_state_dict(torch.load({path!r}, weights_only=True))
+env = gymnasium.make("CartPole-v1")
+view, _ = env.reset(seed=100)
+total, over = 0.0, False
+while not over:
+    view, reward, terminated, truncated, _ = env.step(int(network(torch.as_tensor(view)[None]).argmax()))
+    total, over = total + reward, terminated or truncated
+print(json.dumps(total))
+"""
+    assert {event["seed"]: event["return"] for event in events["episode"]}[100] == cleanrl.python_says(code)
+    answers = cleanrl.talk(
+        {"cmd": "reset", "seed": 100},
+        {"cmd": "step"},
+        algo="dqn",
+        env_id="CartPole-v1",
+        extras={"policy_path": path, "mode": "interactive"},
+    )
+    assert [answer["type"] for answer in answers] == ["reset", "step"]
+    said = cleanrl.refusal(algo="dqn", env_id="Acrobot-v1", extras={"mode": "policy_eval", "policy_path": path})
+    assert "is no model of dqn on Acrobot-v1" in said
+    said = cleanrl.refusal(algo="dqn", env_id="Pendulum-v1", extras={"mode": "policy_eval", "policy_path": path})
+    assert "dqn needs a discrete action space; Pendulum-v1 has Box(-2.0, 2.0, (1,))" in said
+
+
+@NEEDS_CHECKOUT
+@pytest.mark.parametrize(
+    ("algo", "env_id", "arguments"),
+    [
+        ("c51", "CartPole-v1", ("--total-timesteps", 600, "--learning-starts", 200, "--n-atoms", 51)),
+        ("ddpg_continuous_action", "Pendulum-v1", ("--total-timesteps", 600, "--learning-starts", 400)),
+        ("td3_continuous_action", "Pendulum-v1", ("--total-timesteps", 600, "--learning-starts", 400)),
+        (
+            "ppo_continuous_action",
+            "Pendulum-v1",
+            ("--total-timesteps", 600, "--num-steps", 200, "--num-minibatches", 4),
+        ),
+    ],
+)
+def test_models_of_other_scripts_act(cleanrl, algo, env_id, arguments):
+    path = trained_by_script(cleanrl, algo, env_id, *arguments)
+    extras = {"mode": "policy_eval", "policy_path": path, "eval_episodes": 3}
+    events = cleanrl.run(algo=algo, env_id=env_id, seed=7, extras=extras)
+    assert sorted(event["seed"] for event in events["episode"]) == [7, 8, 9]
+    if env_id == "Pendulum-v1":
+        assert {event["length"] for event in events["episode"]} == {200}
+        assert all(-2000 < event["return"] < 0 for event in events["episode"]), "raw rewards, not normalised ones"
+    assert Path(path).name == f"{algo}.cleanrl_model"

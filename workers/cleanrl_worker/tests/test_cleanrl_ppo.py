@@ -1,0 +1,225 @@
+"""Our ppo in the environment of its lock: what it reports, that it repeats, what it refuses, and how it fails."""
+
+import json
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+QUICK = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096, "seed": 1}
+LOSSES = {
+    "losses/policy_loss",
+    "losses/value_loss",
+    "losses/entropy",
+    "losses/old_approx_kl",
+    "losses/approx_kl",
+    "losses/clipfrac",
+    "losses/explained_variance",
+    "charts/learning_rate",
+    "charts/SPS",
+}
+NAN_ENV = """
+import gymnasium
+class Broken(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.low, {}
+    def step(self, action):
+        self.steps += 1
+        reward = float("nan") if self.steps > 300 else 1.0
+        return self.observation_space.low, reward, False, self.steps >= 1000, {}
+gymnasium.register("Broken-v0", Broken)
+"""
+
+
+def curve(events):
+    return [(event["step"], event["return"], event["length"]) for event in events["episode"]]
+
+
+def test_a_training_reports_episodes_losses_and_checkpoints(cleanrl, tmp_path):
+    events = cleanrl.run(**QUICK, extras={"checkpoint_every": 2048})
+    episodes = events["episode"]
+    assert [event["episode"] for event in episodes] == list(range(len(episodes)))
+    assert all(event["return"] == event["length"] for event in episodes), "CartPole gives 1 for each step"
+    assert 4096 - 4 * 500 < sum(event["length"] for event in episodes) <= 4096
+    assert [event["step"] for event in events["scalars"]] == list(range(512, 4097, 512))
+    assert set(events["scalars"][0]["values"]) - {"losses/gradient_of_loss"} == LOSSES
+    assert [event["values"]["charts/learning_rate"] for event in events["scalars"]][:2] == pytest.approx(
+        [2.5e-4, 2.5e-4 * 7 / 8]
+    )
+    assert [(event["path"], event["step"]) for event in events["checkpoint_saved"]] == [
+        ("checkpoints/step-2048.cleanrl_model", 2048),
+        ("checkpoints/step-4096.cleanrl_model", 4096),
+    ]
+    summary = events["run_completed"][0]["summary"]
+    assert (summary["steps"], summary["episodes"]) == (4096, len(episodes))
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "step-2048.cleanrl_model",
+        "step-4096.cleanrl_model",
+    ], "nothing but whole checkpoints is left"
+
+
+def test_tensorboard_has_the_same_figures_under_cleanrls_tags(cleanrl):
+    events = cleanrl.run(**QUICK, extras={"tensorboard_dir": "boards/one"})
+    code = """
+import json
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+board = EventAccumulator("boards/one").Reload()
+print(json.dumps({tag: [(e.step, e.value) for e in board.Scalars(tag)] for tag in board.Tags()["scalars"]}))
+"""
+    board = cleanrl.python_says(code)
+    assert set(board) >= LOSSES
+    assert [step for step, _ in board["losses/policy_loss"]] == [event["step"] for event in events["scalars"]]
+    assert [[event["step"], event["return"]] for event in events["episode"]] == board["charts/episodic_return"]
+
+
+def test_the_same_seed_gives_the_same_curve_to_the_last_bit_and_another_seed_does_not(cleanrl):
+    first, again = (cleanrl.run(**QUICK) for _ in range(2))
+    assert curve(first) == curve(again)
+    without_speed = [
+        [{tag: value for tag, value in event["values"].items() if tag != "charts/SPS"} for event in run["scalars"]]
+        for run in (first, again)
+    ]
+    assert without_speed[0] == without_speed[1]
+    assert curve(cleanrl.run(**{**QUICK, "seed": 2})) != curve(first)
+
+
+def test_a_budget_that_is_no_multiple_of_anything_is_kept(cleanrl):
+    events = cleanrl.run(**{**QUICK, "total_timesteps": 1003})
+    assert events["run_completed"][0]["summary"]["steps"] == 1004, "four environments step together"
+
+
+def test_minigrid_is_seen_by_the_cnn(cleanrl):
+    events = cleanrl.run(algo="ppo", env_id="MiniGrid-Empty-5x5-v0", total_timesteps=1024, seed=1)
+    path = events["checkpoint_saved"][-1]["path"]
+    code = f"""
+import json, torch
+from pathlib import Path
+from cleanrl_worker.checkpoints import load
+saved = load(Path({path!r}), "it")
+shapes = {{name: list(value.shape) for name, value in saved.weights.items() if value.ndim > 1}}
+print(json.dumps([saved.about.agent, shapes]))
+"""
+    agent, shapes = cleanrl.python_says(code)
+    assert agent == "minigrid"
+    assert list(shapes.values()) == [
+        [32, 3, 3, 3],
+        [64, 32, 3, 3],
+        [64, 64, 3, 3],
+        [128, 3136],
+        [128, 128],
+        [7, 128],
+        [128, 128],
+        [1, 128],
+    ]
+
+
+def test_the_mlp_has_one_trunk_for_actor_and_critic(cleanrl):
+    code = """
+import json
+from cleanrl_worker.agents import MLPAgent
+agent = MLPAgent((4,), 2)
+weight = agent.trunk[2].weight.detach()
+error = float((weight @ weight.T - 2 * weight.new_ones(64).diag()).abs().max())
+print(json.dumps([str(agent.trunk), str(agent.actor), str(agent.critic), error]))
+"""
+    trunk, actor, critic, error = cleanrl.python_says(code)
+    assert trunk.count("Tanh") == 2
+    assert "in_features=4, out_features=64" in trunk
+    assert "in_features=64, out_features=64" in trunk
+    assert "in_features=64, out_features=2" in actor
+    assert "in_features=64, out_features=1" in critic
+    assert error < 1e-5, "the weights begin orthogonal, with a gain of sqrt(2)"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"env_id": "Pendulum-v1"},
+            "ppo needs a discrete action space; Pendulum-v1 has Box(-2.0, 2.0, (1,)). Try ppo_continuous_action.",
+        ),
+        ({"env_id": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
+        ({"env_id": "no_such_module:X-v0"}, "module 'no_such_module' cannot be imported"),
+        ({"env_id": "ALE/Pong-v5"}, "Try ppo_atari."),
+        ({"extras": {"algo_params": {"learning_rat": 1}}}, "did you mean 'learning_rate'?"),
+        (
+            {"extras": {"algo_params": {"num_envs": 1.5}}},
+            "extras.algo_params.num_envs: 1.5 is not allowed: give a whole",
+        ),
+        ({"extras": {"algo_params": {"anneal_lr": 1}}}, "extras.algo_params.anneal_lr: 1 is not allowed: give true or"),
+        ({"extras": {"algo_params": {"gamma": 2}}}, "give a number from 0 to 1"),
+        ({"extras": {"algo_params": {"env_id": "X"}}}, "extras.algo_params.env_id: give this as env_id in the config"),
+        ({"extras": {"track_wandb": True}}, "extras.track_wandb: the package wandb is not installed"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_played(cleanrl, config, message):
+    assert message in cleanrl.refusal(**{**QUICK, **config})
+
+
+def test_settings_may_come_as_yaml_gives_them(cleanrl):
+    events = cleanrl.run(
+        **QUICK, extras={"algo_params": {"learning_rate": "1e-3", "num_steps": 256.0, "anneal_lr": False}}
+    )
+    assert [event["step"] for event in events["scalars"]] == [1024, 2048, 3072, 4096]
+    assert {event["values"]["charts/learning_rate"] for event in events["scalars"]} == {1e-3}
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_that_reason(cleanrl, tmp_path):
+    (tmp_path / "broken_env.py").write_text(NAN_ENV)
+    config = {**QUICK, "env_id": "broken_env:Broken-v0", "total_timesteps": 4096}
+    events = cleanrl.run(code=1, **config, extras={"checkpoint_every": 512})
+    (failed,) = events["run_failed"]
+    assert failed["category"] == "application"
+    assert failed["error"].startswith("loss is NaN at step 1536 (losses/")
+    assert [event["step"] for event in events["checkpoint_saved"]] == [512, 1024], "only what is sound is kept"
+
+
+def test_discrete_observations_and_actions_that_do_not_start_at_zero(cleanrl, tmp_path):
+    (tmp_path / "shifted_env.py").write_text(
+        """
+import gymnasium
+class Shifted(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(3)
+    action_space = gymnasium.spaces.Discrete(2, start=5)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 1, {}
+    def step(self, action):
+        assert action in (5, 6), action
+        return 2, float(action), True, False, {}
+gymnasium.register("Shifted-v0", Shifted)
+"""
+    )
+    events = cleanrl.run(**{**QUICK, "env_id": "shifted_env:Shifted-v0", "total_timesteps": 512})
+    assert {event["return"] for event in events["episode"]} == {5.0, 6.0}
+
+
+def test_pictures_are_shown_and_videos_kept_and_change_nothing(cleanrl, tmp_path):
+    quiet = cleanrl.run(**QUICK)
+    lane = tmp_path / "lane"
+    lane.mkdir()
+    cleanrl.environ["MOSAIC_FASTLANE_DIR"] = str(lane)
+    extras = {"fastlane_video_mode": "grid", "fastlane_max_dim": 200, "fastlane_interval_ms": 1, "capture_video": True}
+    events = cleanrl.run(**QUICK, extras=extras)
+    assert (lane / "main.ring").stat().st_size > 0
+    videos = [event for event in events["artifact"] if event["kind"] == "video"]
+    assert [event["path"] for event in videos][:1] == ["videos/episode-0.png"]
+    assert all(b"acTL" in (tmp_path / event["path"]).read_bytes() for event in videos), "they are animated"
+    assert curve(events) == curve(quiet), "who is watched learns no differently"
+
+
+def test_wandb_is_told_only_when_asked_and_stays_offline(cleanrl, tmp_path):
+    fake = "import json\ndef init(**given):\n    open('wandb.json', 'w').write(json.dumps(given))\n    return _Run()\n"
+    fake += "class _Run:\n    def finish(self):\n        open('finished', 'w').close()\n"
+    (tmp_path / "wandb.py").write_text(fake)
+    cleanrl.run(**QUICK)
+    assert not (tmp_path / "wandb.json").exists()
+    cleanrl.run(**QUICK, extras={"track_wandb": True, "wandb_project_name": "p"})
+    given = json.loads((tmp_path / "wandb.json").read_text())
+    assert (given["mode"], given["project"], given["dir"]) == ("offline", "p", str(tmp_path))
+    assert given["config"]["env_id"] == "CartPole-v1"
+    assert (tmp_path / "finished").exists()

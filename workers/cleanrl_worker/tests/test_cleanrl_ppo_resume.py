@@ -1,0 +1,194 @@
+"""Stopping, dying and going on: the curve continues, and the steps add up."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+LONG = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1_000_000, "seed": 1}
+QUICK = {**LONG, "total_timesteps": 2048}
+MALICE = """
+import os, pickle
+class Bomb:
+    def __reduce__(self):
+        return os.system, ("touch exploded",)
+pickle.dump(Bomb(), open("bomb.cleanrl_model", "wb"))
+import torch
+torch.save({"a": Bomb()}, "torch-bomb.cleanrl_model")
+torch.save({"layer.weight": torch.zeros(2, 2)}, "foreign.cleanrl_model")
+print(0)
+"""
+
+
+def resume(path, step=None):
+    return {"path": str(path), "step": step}
+
+
+def newest(folder):
+    files = (folder / "checkpoints").glob("step-*.cleanrl_model")
+    return max(files, key=lambda path: int(path.stem.removeprefix("step-")))
+
+
+def test_sigterm_saves_a_checkpoint_and_another_attempt_goes_on_from_it(cleanrl, tmp_path):
+    with cleanrl.start(**LONG) as run:
+        run.wait_until(lambda events: len(events.get("scalars", [])) > 3)
+        assert run.signal(signal.SIGTERM) == 143
+        events = run.events()
+    (saved,) = events["checkpoint_saved"][-1:]
+    assert events["run_cancelled"][0]["reason"] == "SIGTERM"
+    assert saved["step"] == events["scalars"][-1]["step"], "all that was learned is in it"
+    total = saved["step"] + 2000
+    done = cleanrl.run(**{**LONG, "total_timesteps": total}, resume=resume(tmp_path / saved["path"], saved["step"]))
+    assert done["checkpoint_loaded"][0]["step"] == saved["step"]
+    assert done["scalars"][0]["step"] == saved["step"] + 512
+    assert done["episode"][0]["episode"] >= events["episode"][-1]["episode"], "episodes are counted on"
+
+
+def test_a_new_attempt_has_the_budget_of_the_one_before(cleanrl, tmp_path):
+    whole = cleanrl.run(**QUICK, extras={"checkpoint_every": 512})
+    assert [event["step"] for event in whole["checkpoint_saved"]] == [512, 1024, 1536, 2048]
+    done = cleanrl.run(**QUICK, resume=resume(tmp_path / "checkpoints/step-1024.cleanrl_model"))
+    assert done["run_completed"][0]["summary"]["steps"] == 2048
+    assert [event["values"]["charts/learning_rate"] for event in done["scalars"]] == [
+        event["values"]["charts/learning_rate"] for event in whole["scalars"][2:]
+    ]
+    again = cleanrl.run(**QUICK, resume=resume(tmp_path / "checkpoints/step-2048.cleanrl_model"))
+    assert again["run_completed"][0]["summary"]["steps"] == 2048
+    assert "scalars" not in again, "there was nothing left to do"
+
+
+def test_kill_9_at_any_moment_leaves_whole_checkpoints_and_the_steps_add_up(worker_in, tmp_path):
+    # Almost all of its time this run is saving, so that most kills come in the middle of it.
+    often = {"checkpoint_every": 1, "algo_params": {"num_steps": 2, "num_minibatches": 1, "update_epochs": 1}}
+    moments, given, step = random.Random(5), None, 0
+    for attempt in range(4):
+        worker = worker_in(tmp_path / f"attempt-{attempt}")
+        with worker.start(**LONG, extras=often, **({"resume": given} if given else {})) as run:
+            count = moments.randint(5, 60)
+            run.wait_until(lambda events, count=count: len(events.get("checkpoint_saved", [])) > count)
+            assert run.signal(signal.SIGKILL) == -signal.SIGKILL
+            events = run.events()
+        told = [event["step"] for event in events["checkpoint_saved"]]
+        assert told == list(range(step + 8, told[-1] + 1, 8)), "eight steps an update, and none left out or repeated"
+        path = newest(worker.folder)
+        kept = int(path.stem.removeprefix("step-"))
+        assert kept in {told[-1], told[-1] + 8}, "what was reported is there; the next may be, too"
+        code = """
+import json
+from pathlib import Path
+from cleanrl_worker.checkpoints import load
+print(json.dumps([load(p, "it").about.step for p in Path("checkpoints").glob("step-*")]))
+"""
+        whole = worker.python_says(code)
+        assert max(whole) == kept
+        assert set(told) <= set(whole), "every file under a final name can be read"
+        given, step = resume(path, kept), kept
+    worker = worker_in(tmp_path / "last")
+    # The checkpoint knows the budget: half of the test's time would go into a million steps, so it is lowered there.
+    shortened = worker.python_says(f"""
+import dataclasses, json
+from pathlib import Path
+from cleanrl_worker.checkpoints import load, save
+saved = load(Path({given["path"]!r}), "it")
+saved = dataclasses.replace(saved, about=dataclasses.replace(saved.about, target={step + 800}))
+print(json.dumps(str(save(saved, Path("shortened")))))
+""")
+    done = worker.run(**LONG, extras=often, resume=resume(worker.folder / shortened, step))
+    assert done["run_completed"][0]["summary"]["steps"] == step + 800
+    assert done["scalars"][0]["step"] == step + 8
+
+
+def test_resume_training_takes_so_many_steps_more_and_has_not_forgotten(worker_in, tmp_path):
+    settings = {"learning_rate": 1e-3, "num_steps": 256, "num_minibatches": 8, "update_epochs": 10, "ent_coef": 0.0}
+    first = worker_in(tmp_path / "first")
+    trained = first.run(**{**LONG, "total_timesteps": 20_480}, extras={"algo_params": settings})
+    path = first.folder / trained["checkpoint_saved"][-1]["path"]
+    second = worker_in(tmp_path / "second")
+    extras = {"mode": "resume_training", "checkpoint_path": str(path)}
+    events = second.run(algo="ppo", total_timesteps=4096, extras=extras)
+    assert events["checkpoint_loaded"][0]["step"] == 20_480
+    assert [event["step"] for event in events["scalars"]] == [21_504, 22_528, 23_552, 24_576], "its settings are kept"
+    assert events["run_completed"][0]["summary"]["steps"] == 24_576
+    before, after = (
+        [event["return"] for event in episodes] for episodes in (trained["episode"][-20:], events["episode"][:20])
+    )
+    mean = {"before": sum(before) / len(before), "after": sum(after) / len(after)}
+    assert mean["before"] > 100, "it had learned something"
+    assert mean["after"] > mean["before"] / 2, f"and still knows it: {mean}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.cleanrl_model", "no such file"),
+        ("checkpoints", "no such file"),
+        ("garbage.cleanrl_model", "is no file of trained weights"),
+        ("empty.cleanrl_model", "is no file of trained weights"),
+        ("torn.cleanrl_model", "is no file of trained weights"),
+        ("bomb.cleanrl_model", "never code"),
+        ("torch-bomb.cleanrl_model", "never code"),
+        ("foreign.cleanrl_model", "was not saved by this worker's ppo"),
+    ],
+)
+def test_foreign_checkpoints_are_refused_and_never_run(cleanrl, tmp_path, foreign, name, message):
+    for each in foreign.iterdir():
+        os.link(each, tmp_path / each.name)
+    said = cleanrl.refusal(
+        algo="ppo", total_timesteps=100, extras={"mode": "resume_training", "checkpoint_path": str(tmp_path / name)}
+    )
+    assert said.startswith("extras.checkpoint_path: ")
+    assert name in said
+    assert message in said
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_checkpoint_of_another_environment_is_refused(cleanrl, foreign):
+    extras = {"mode": "resume_training", "checkpoint_path": str(foreign / "step-512.cleanrl_model")}
+    said = cleanrl.refusal(algo="ppo", env_id="Acrobot-v1", total_timesteps=100, extras=extras)
+    assert "was trained on CartPole-v1, but env_id is Acrobot-v1" in said
+
+
+def test_a_checkpoint_whose_insides_do_not_fit_is_refused(cleanrl, foreign):
+    changed = cleanrl.python_says(f"""
+import dataclasses, json, torch
+from pathlib import Path
+from cleanrl_worker.checkpoints import load, save
+saved = load(Path({str(foreign)!r}) / "step-512.cleanrl_model", "it")
+wrong = {{**saved.weights, "actor.weight": torch.zeros(3, 64)}}
+paths = [save(dataclasses.replace(saved, weights=wrong), Path("one"))]
+about = dataclasses.replace(saved.about, agent="minigrid")
+paths.append(save(dataclasses.replace(saved, about=about), Path("two")))
+about = dataclasses.replace(saved.about, env_id="Acrobot-v1")
+paths.append(save(dataclasses.replace(saved, about=about), Path("three")))
+print(json.dumps([str(path) for path in paths]))
+""")
+    said = [
+        cleanrl.refusal(algo="ppo", total_timesteps=100, extras={"mode": "resume_training", "checkpoint_path": path})
+        for path in changed
+    ]
+    assert "size mismatch for actor.weight" in said[0]
+    assert "it is of an agent 'minigrid', this one is 'mlp'" in said[1]
+    assert "its observation_space is" in said[2]
+
+
+@pytest.fixture(scope="module")
+def foreign(worker_in, tmp_path_factory):
+    """A folder of files that are no checkpoints, and one that is."""
+    folder = tmp_path_factory.mktemp("foreign")
+    worker = worker_in(folder)
+    worker.python_says(MALICE)
+    made = worker.run(**{**QUICK, "total_timesteps": 512})
+    whole = folder / made["checkpoint_saved"][-1]["path"]
+    Path(folder / "step-512.cleanrl_model").write_bytes(whole.read_bytes())
+    (folder / "torn.cleanrl_model").write_bytes(whole.read_bytes()[:5000])
+    (folder / "garbage.cleanrl_model").write_bytes(b"not a model" * 100)
+    (folder / "empty.cleanrl_model").write_bytes(b"")
+    for name in ("checkpoints", "tensorboard"):
+        for path in (folder / name).iterdir():
+            path.unlink()
+        (folder / name).rmdir()
+    return folder
