@@ -81,13 +81,13 @@ def test_checkout_is_given_shown_edited_and_taken_back(mosaic: Cli, worker: Path
     shown = mosaic("workers", "describe", "stress").stdout
     assert "ALGORITHMS" in shown
     assert "a checkout" in shown
-    shown = mosaic("workers", "describe", "stress", "--algo", "dqn").stdout
-    assert "does not run here: a checkout" in shown
 
     said = mosaic("workers", "install", "stress", "--upstream", str(checkout)).stdout
     assert f"checkout: {checkout}" in said
-    assert listed(mosaic)["default"]["upstream"] == str(checkout)
-    assert listed(mosaic)["plain"]["upstream"] == ""
+    assert {profile: each["upstream"] for profile, each in listed(mosaic).items()} == {
+        "default": str(checkout),
+        "plain": "",
+    }
     assert f"checkout: {checkout}" in mosaic("workers", "list").stdout
     shown = mosaic("workers", "describe", "stress").stdout
     assert f"checkout: {checkout}" in shown
@@ -108,11 +108,10 @@ def test_checkout_is_given_shown_edited_and_taken_back(mosaic: Cli, worker: Path
 
     # Gone: the profile says so, and can do without it again.
     shutil.rmtree(checkout)
-    assert listed(mosaic)["default"]["status"] == "impossible"
-    assert "is not a folder" in listed(mosaic)["default"]["detail"]
-    mosaic("workers", "install", "stress", "--upstream", "")
-    assert listed(mosaic)["default"]["upstream"] == ""
+    gone = listed(mosaic)["default"]
+    assert (gone["status"], "is not a folder" in gone["detail"]) == ("impossible", True)
     mosaic("workers", "install", "stress", "--no-upstream")
+    assert listed(mosaic)["default"]["upstream"] == ""
     assert mosaic.json("workers", "describe", "stress")["algorithms"][0]["needs"] == "a checkout"
 
 
@@ -128,7 +127,8 @@ def test_each_wrong_checkout_and_algorithm_is_named(mosaic: Cli, worker: Path, c
     ]:
         error = mosaic("workers", "install", "stress", *arguments, code=2).stderr
         assert said in error, error
-    assert listed(mosaic)["default"]["upstream"] == ""
+    shown = mosaic("workers", "describe", "stress", "--algo", "dqn").stdout
+    assert "does not run here: a checkout" in shown
     error = mosaic("workers", "describe", "stress", "--algo", "dqnn", code=2).stderr
     assert "worker stress has no algorithm 'dqnn'" in error
     assert "did you mean dqn?" in error
@@ -144,7 +144,7 @@ def test_algorithms_are_described_on_the_bus_and_are_not_part_of_a_hosts_state(
     mosaic: Cli, worker: Path, checkout: Path
 ):
     mosaic("workers", "install", str(worker), "--upstream", str(checkout), timeout=300)
-    stack = Stack(mosaic.home)
+    stack = Stack(mosaic.home, environ={"MOSAIC_WORKERS": str(worker)})
     try:
         for service in ("broker", "supervisor"):
             stack.start(service)

@@ -206,6 +206,40 @@ def test_stop_while_the_environment_is_built_ends_the_attempt_and_the_end_of_the
     wait_until("nothing builds any more", lambda: not [each for each in _commands() if str(cache) in each], 10)
 
 
+OLD_SETUP = """
+import setuptools
+
+assert int(setuptools.__version__.partition(".")[0]) < 66, f"setuptools {setuptools.__version__} is too new for this"
+setuptools.setup(name="old-package", version="1.0", py_modules=["old_package"], install_requires=["numpy<1.0"])
+"""
+
+
+@pytest.mark.timeout(600)
+def test_source_package_that_needs_old_tools_is_built_with_them_and_the_environment_gets_new_ones(
+    tmp_path: Path, cache: Path, worker: Path
+):
+    source = tmp_path / "old_package"
+    source.mkdir()
+    (source / "setup.py").write_text(OLD_SETUP)
+    (source / "old_package.py").write_text("OLD = True\n")
+    with (worker / "locks" / "default.lock").open("a") as file:
+        file.write(f"# old and new\nold-package @ {source.as_uri()}\nSetuptools==80.9.0\n")
+    profiles = worker / "profiles.toml"
+    profiles.write_text("[default]\npython = '>=3.11,<3.14'\n")
+    with pytest.raises(BuildError, match="installing the locked packages failed"):
+        build(read_recipe(worker), "default", lambda _step, _percent: None)
+
+    profiles.write_text(profiles.read_text() + "build_constraints = 'locks/build.txt'\n")
+    (worker / "locks" / "build.txt").write_text("# for old_package\nsetuptools<66\nwheel<0.40\n")
+    told: list[tuple[float, str]] = []
+    environment = build(read_recipe(worker), "default", lambda step, percent: told.append((percent, step)))
+    assert "building old-package" in [step for _, step in told]
+    assert [percent for percent, _ in told] == sorted(percent for percent, _ in told)
+    asked = "import old_package, numpy, importlib.metadata as m; print(old_package.OLD, m.version('setuptools'))"
+    found = subprocess.run([str(environment.python), "-c", asked], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "80.9.0"]
+
+
 def _read(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 

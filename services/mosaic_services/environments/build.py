@@ -71,18 +71,23 @@ def _build_venv(environment: Environment, progress: Callable[[str, float], None]
     _run("creating a virtualenv", make, lambda _: None, held)
     lock = environment.recipe.profiles[environment.profile].lock
     wanted = sum(1 for line in lock.read_text().splitlines() if _name(line))
-    seen = 0
+    seen, reached = 0, 0.0
+
+    def tell(step: str, percent: float) -> None:
+        nonlocal reached
+        reached = max(reached, percent)  # there may be two installations, one after the other
+        progress(step, reached)
 
     def follow(line: str) -> None:
         nonlocal seen
         words = line.split()
         if line.startswith(("Collecting ", "Processing ")) and len(words) > 1:
             seen += 1
-            progress(f"fetching {words[1].rsplit('/', 1)[-1]}", min(60.0, 5.0 + 55.0 * seen / max(wanted, 1)))
+            tell(f"fetching {words[1].rsplit('/', 1)[-1]}", min(60.0, 5.0 + 55.0 * seen / max(wanted, 1)))
         elif line.startswith("Building wheel for ") and "finished" not in line:
-            progress(f"building {words[3]}", 62.0)
+            tell(f"building {words[3]}", 62.0)
         elif line.startswith("Installing collected packages"):
-            progress(f"installing {wanted} packages", 65.0)
+            tell(f"installing {wanted} packages", 65.0)
 
     _install_lock(environment, follow, held)
     _mark(environment.venv, {"lock": lock.read_text()})

@@ -1,8 +1,11 @@
 """In the real environments: which algorithms run, what the others need, how hyperparameters are checked."""
 
+import functools
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,10 +59,47 @@ def checkout(tmp_path):
     return folder
 
 
+@functools.cache
+def built(profile):
+    """The interpreter and the site of a profile, as the platform builds it, cached under the hash of its lock."""
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, "-m", "mosaic_services.environments", "cleanrl", profile, "--home", home]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+class Worker:
+    """Asks the worker of one profile, in a process of its own."""
+
+    def __init__(self, profile, folder):
+        found = built(profile)
+        self.python, self.folder = found["python"], folder
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("MOSAIC_", "PYTHON"))}
+        self.environ = {**clean, "PYTHONPATH": found["site"]}
+
+    def ask(self, *arguments):
+        command = [self.python, *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, check=False, timeout=100
+        )
+
+    def dry_run(self, **config):
+        path = self.folder / "worker.json"
+        path.write_text(json.dumps({"run_id": "r1", **config}))
+        done = self.ask("-m", "cleanrl_worker.cli", "--config", path, "--dry-run")
+        return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def worker_of(tmp_path):
+    return lambda profile="default": Worker(profile, tmp_path)
+
+
 def described(worker, upstream=None):
     if upstream is not None:
         worker.environ["MOSAIC_UPSTREAM"] = str(upstream)
-    done = worker.module("cleanrl_worker.cli", "--describe")
+    done = worker.ask("-m", "cleanrl_worker.cli", "--describe")
     assert done.returncode == 0, done.stderr
     description = json.loads(done.stdout)
     return description, {card["name"]: card for card in description["algorithms"]}
@@ -71,8 +111,8 @@ def git(folder, *words):
     return done.stdout.strip()
 
 
-def test_default_without_a_checkout_runs_ours_and_says_what_the_others_need(make_cleanrl):
-    description, cards = described(make_cleanrl())
+def test_default_without_a_checkout_runs_ours_and_says_what_the_others_need(worker_of):
+    description, cards = described(worker_of())
     assert [name for name, card in cards.items() if card["runs"]] == ["ppo"]
     assert cards["ppo"]["source"] == f"cleanrl_worker {description['metadata']['version']}"
     assert {"learning_rate", "num_steps", "gae_lambda"} <= {each["name"] for each in cards["ppo"]["parameters"]}
@@ -89,8 +129,8 @@ def test_default_without_a_checkout_runs_ours_and_says_what_the_others_need(make
     assert cards["ppo_atari_envpool_xla_jax"]["profiles"] == []
 
 
-def test_default_with_a_checkout_runs_what_its_packages_allow_and_names_those_that_are_missing(make_cleanrl, checkout):
-    description, cards = described(make_cleanrl(), checkout)
+def test_default_with_a_checkout_runs_what_its_packages_allow_and_names_those_that_are_missing(worker_of, checkout):
+    description, cards = described(worker_of(), checkout)
     assert [name for name, card in cards.items() if card["runs"]] == ["ppo", "dqn"]
     assert [each["name"] for each in cards["dqn"]["parameters"]] == [
         "learning_rate",
@@ -109,8 +149,8 @@ def test_default_with_a_checkout_runs_what_its_packages_allow_and_names_those_th
     assert description["metadata"]["upstream_version"].startswith("files-")
 
 
-def test_version_of_a_checkout_is_its_commit_and_says_whether_it_was_edited(make_cleanrl, checkout):
-    worker = make_cleanrl()
+def test_version_of_a_checkout_is_its_commit_and_says_whether_it_was_edited(worker_of, checkout):
+    worker = worker_of()
     git(checkout, "init", "--quiet")
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "-m", "first")
@@ -127,8 +167,8 @@ def test_version_of_a_checkout_is_its_commit_and_says_whether_it_was_edited(make
     assert cards["dqn"]["source"].startswith("checkout files-")
 
 
-def test_legacy_runs_the_six_of_the_package_and_sends_the_others_to_default(make_cleanrl):
-    description, cards = described(make_cleanrl("legacy"))
+def test_legacy_runs_the_six_of_the_package_and_sends_the_others_to_default(worker_of):
+    description, cards = described(worker_of("legacy"))
     running = {name for name, card in cards.items() if card["runs"]}
     assert running == {
         "ppo",
@@ -151,8 +191,8 @@ def test_legacy_runs_the_six_of_the_package_and_sends_the_others_to_default(make
 
 
 @pytest.mark.parametrize("profile", ["default", "legacy"])
-def test_describing_imports_no_library_and_its_example_is_accepted(make_cleanrl, profile):
-    worker = make_cleanrl(profile)
+def test_describing_imports_no_library_and_its_example_is_accepted(worker_of, profile):
+    worker = worker_of(profile)
     program = (
         "import json, sys; from cleanrl_worker import get_worker_metadata as ask; print(json.dumps(ask().describe()));"
         "assert not {'torch', 'gym', 'gymnasium', 'cleanrl'} & set(sys.modules)"
@@ -169,71 +209,76 @@ def test_describing_imports_no_library_and_its_example_is_accepted(make_cleanrl,
 
 
 ACCEPTED = [
-    {"algo": "dqn", "algo_params": {"learning_rate": 1, "buffer_size": 2e3, "anneal_lr": True, "target_kl": None}},
-    {"algo": "dqn", "algo_params": {}},
-    {"algo": "ppo", "algo_params": {"num_envs": 2}},
+    ("dqn", {"learning_rate": 1, "buffer_size": 2e3, "anneal_lr": True, "target_kl": None}),
+    ("ppo", {"num_envs": 2}),
 ]
 REFUSED = [
-    ("dqn", {"learning_rat": 0.1}, "extras.algo_params.learning_rat: 0.1 is not allowed: cleanrl.dqn (checkout files-"),
-    ("dqn", {"learning_rat": 0.1}, "has no such hyperparameter; did you mean 'learning_rate'?"),
-    ("dqn", {"zzz": 1}, "there are learning_rate, buffer_size, anneal_lr, target_kl"),
-    ("dqn", {"batch_size": 64}, "extras.algo_params.batch_size: 64 is not allowed: cleanrl.dqn (checkout files-"),
-    ("dqn", {"buffer_size": 2.5}, "extras.algo_params.buffer_size: 2.5 is not allowed: a whole number is needed"),
-    ("dqn", {"buffer_size": True}, "a whole number is needed, as in 10000"),
-    ("dqn", {"learning_rate": "high"}, "'high' is not allowed: a number is needed, as in 0.00025"),
-    ("dqn", {"learning_rate": None}, "a number is needed"),
-    ("dqn", {"anneal_lr": 1}, "true or false is needed, as in False"),
-    ("dqn", {"seed": 3}, "extras.algo_params.seed: 3 is not allowed: give it as seed"),
-    ("ppo", {"cuda": True}, "extras.algo_params.cuda: True is not allowed: give it as extras.cuda"),
-    ("ppo", {"num_env": 2}, "did you mean 'num_envs'"),
+    ("dqn", "learning_rat", 0.1, "has no such hyperparameter; did you mean 'learning_rate'?"),
+    ("dqn", "zzz", 1, "there are learning_rate, buffer_size, anneal_lr, target_kl"),
+    ("dqn", "batch_size", 64, "cleanrl.dqn (checkout files-"),
+    ("dqn", "buffer_size", 2.5, "2.5 is not allowed: a whole number is needed, as in 10000"),
+    ("dqn", "buffer_size", True, "a whole number is needed"),
+    ("dqn", "learning_rate", "high", "'high' is not allowed: a number is needed, as in 0.00025"),
+    ("dqn", "learning_rate", None, "a number is needed"),
+    ("dqn", "anneal_lr", 1, "true or false is needed, as in False"),
+    ("dqn", "seed", 3, "3 is not allowed: give it as seed"),
+    ("ppo", "cuda", True, "True is not allowed: give it as extras.cuda"),
+    ("ppo", "num_env", 2, "did you mean 'num_envs'"),
 ]
 
 
-def test_schema_and_worker_agree_on_hyperparameters(make_cleanrl, checkout):
-    worker = make_cleanrl()
+def test_schema_and_worker_agree_on_hyperparameters(worker_of, checkout):
+    worker = worker_of()
     description, _ = described(worker, checkout)
     validator = Draft202012Validator(description["config_schema"])
-    common = {"env_id": "CartPole-v1", "total_timesteps": 100}
-    for given in ACCEPTED:
-        config = {**common, "algo": given["algo"], "extras": {"algo_params": given["algo_params"]}}
-        assert list(validator.iter_errors(config)) == [], given
-        assert worker.dry_run(**config)[0] == 0, given
-    for algo, parameters, said in REFUSED:
-        config = {**common, "algo": algo, "extras": {"algo_params": parameters}}
-        assert not validator.is_valid(config), parameters
-        code, answer = worker.dry_run(**config)
-        assert code == 2, parameters
-        assert any(said in problem for problem in answer["problems"]), answer["problems"]
+
+    def config(algo, parameters):
+        common = {"env_id": "CartPole-v1", "total_timesteps": 100}
+        return {**common, "algo": algo, "extras": {"algo_params": parameters}}
+
+    for algo, parameters in ACCEPTED:
+        assert list(validator.iter_errors(config(algo, parameters))) == [], parameters
+        assert worker.dry_run(**config(algo, parameters))[0] == 0, parameters
+    for algo, name, value, _ in REFUSED:
+        assert not validator.is_valid(config(algo, {name: value})), name
+    # All that is wrong is said at once, so one answer is enough for parameters of different names.
+    for algo, names in [("dqn", REFUSED[:4]), ("dqn", REFUSED[5:6]), ("dqn", REFUSED[6:9]), ("ppo", REFUSED[9:])]:
+        code, answer = worker.dry_run(**config(algo, {name: value for _, name, value, _ in names}))
+        assert (code, len(answer["problems"])) == (2, len(names)), answer
+        for problem, (_, name, _, said) in zip(answer["problems"], names, strict=True):
+            assert problem.startswith(f"extras.algo_params.{name}: "), problem
+            assert said in problem
 
 
-def test_schema_and_worker_agree_on_what_each_mode_needs(make_cleanrl):
-    worker = make_cleanrl()
+def test_schema_and_worker_agree_on_what_each_mode_needs(worker_of):
+    worker = worker_of()
     description, _ = described(worker)
     assert "raw" not in description["config_schema"]["properties"]
     validator = Draft202012Validator(description["config_schema"])
     stages = [{"env_id": "CartPole-v1", "steps": 10}, {"env_id": "CartPole-v1"}]
-    whole = [
-        {"env_id": "CartPole-v1", "total_timesteps": 1},
-        {"total_timesteps": 1, "extras": {"curriculum_schedule": stages}},
-        {"total_timesteps": 1, "extras": {"mode": "resume_training", "checkpoint_path": "x"}},
-        {"algo": "dqn", "extras": {"mode": "policy_eval", "policy_path": "x"}},
-        {"extras": {"mode": "script", "script": "x.sh"}},
-        {"extras": {"mode": "interactive"}},
+    needs = [
+        ({"env_id": "CartPole-v1", "total_timesteps": 1}, {}),
+        ({"total_timesteps": 1}, {"curriculum_schedule": stages}),
+        ({"total_timesteps": 1}, {"mode": "resume_training", "checkpoint_path": "x"}),
+        ({"algo": "dqn"}, {"mode": "policy_eval", "policy_path": "x"}),
+        ({}, {"mode": "script", "script": "x.sh"}),
     ]
-    for config in whole:
-        assert list(validator.iter_errors(config)) == [], config
-        assert worker.dry_run(**config)[0] == 0, config
-    for config in whole[:-1]:
+    assert validator.is_valid({"extras": {"mode": "interactive"}})
+    for top, extras in needs:
+        assert list(validator.iter_errors({**top, "extras": extras})) == []
         for name in ("env_id", "total_timesteps", "checkpoint_path", "policy_path", "script"):
-            extras = {key: value for key, value in config.get("extras", {}).items() if key != name}
-            less = {**{key: value for key, value in config.items() if key != name}, "extras": extras}
-            if name in config or name in config.get("extras", {}):
-                assert not validator.is_valid(less), less
-                assert worker.dry_run(**less)[0] == 2, less
+            if name not in top and name not in extras:
+                continue
+            less = {key: value for key, value in top.items() if key != name}
+            less["extras"] = {key: value for key, value in extras.items() if key != name}
+            assert not validator.is_valid(less), less
+            code, answer = worker.dry_run(**less)
+            assert code == 2
+            assert f"{name} is missing: " in answer["problems"][0], answer
 
 
-def test_algorithm_that_cannot_run_here_is_refused_before_anything_starts(make_cleanrl):
-    worker = make_cleanrl()
+def test_algorithm_that_cannot_run_here_is_refused_before_anything_starts(worker_of):
+    worker = worker_of()
     code, answer = worker.dry_run(algo="dqn", env_id="CartPole-v1", total_timesteps=10)
     assert code == 2
     assert answer["problems"][0].startswith("dqn runs in profile legacy (mosaic submit --profile legacy …), or here")
@@ -244,11 +289,11 @@ def test_algorithm_that_cannot_run_here_is_refused_before_anything_starts(make_c
     assert answer["problems"] == ["algo: 'sac_atari' is not allowed: curriculum is done by ppo"]
 
 
-def test_a_real_checkout_runs_what_it_is_known_to_run(make_cleanrl):
+def test_a_real_checkout_runs_what_it_is_known_to_run(worker_of):
     checkout = os.environ.get("MOSAIC_CLEANRL_CHECKOUT")
     if not checkout:
         pytest.skip("MOSAIC_CLEANRL_CHECKOUT is not set: there is no checkout of CleanRL to describe")
-    _, cards = described(make_cleanrl(), Path(checkout))
+    _, cards = described(worker_of(), Path(checkout))
     print({name: card["needs"] for name, card in cards.items() if not card["runs"]})
     classic = ("ppo", "dqn", "c51", "pqn", "ppo_continuous_action", "rpo_continuous_action")
     continuous = ("sac_continuous_action", "ddpg_continuous_action", "td3_continuous_action")

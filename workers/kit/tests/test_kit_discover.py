@@ -2,6 +2,9 @@
 
 import json
 
+from mosaic_worker.config import WorkerConfig
+from mosaic_worker.metadata import AlgorithmCard, Parameter, WorkerCapabilities, WorkerMetadata
+
 
 def test_a_worker_is_found_and_described(site, run_module):
     done = run_module("mosaic_worker.discover", site, "tiny")
@@ -39,3 +42,27 @@ def test_a_name_that_differs_from_the_metadata_is_an_error(variant, run_module):
     done = run_module("mosaic_worker.discover", variant(name="other"), "other")
     assert done.returncode == 1
     assert "the metadata says 'tiny'" in json.loads(done.stdout)["other"]["error"]
+
+
+def test_algorithms_are_listed_only_when_the_worker_is_described():
+    asked = []
+
+    def algorithms():
+        asked.append(True)
+        rate = Parameter(name="rate", type="float", default=0.5, help="how fast it learns")
+        return [AlgorithmCard(name="dqn", runs=True, parameters=(rate,)), AlgorithmCard(name="sac", runs=False)]
+
+    metadata = WorkerMetadata(
+        name="tiny",
+        version="1",
+        capabilities=WorkerCapabilities(worker_type="tiny"),
+        config_model=WorkerConfig,
+        example_config={},
+        algorithms=algorithms,
+    )
+    assert not asked
+    description = metadata.describe()
+    assert [card["name"] for card in description["algorithms"]] == ["dqn", "sac"]
+    assert description["algorithms"][0]["parameters"][0]["default"] == 0.5
+    assert "algorithms" not in description["metadata"]
+    json.dumps(description)
