@@ -244,14 +244,19 @@ def _tapped_class(base: Any, tap: Tap) -> type:
         return base.close(self, *args, **kwargs)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        function, arguments, *rest = base.__reduce_ex__(self, protocol)
-        return (function, tuple(base if each is type(self) else each for each in arguments), *rest)
+        _, _, *state = base.__reduce_ex__(self, protocol)
+        return (_blank, (base,), *state)
 
     methods = {"step": step, "reset": reset, "close": close, "__reduce_ex__": reduce}
     if hasattr(base, "seed"):
         methods["seed"] = seed
     names = {name: getattr(base, name, None) for name in ("__module__", "__qualname__", "__doc__")}
     return type(base.__name__, (base,), {**methods, **names})
+
+
+def _blank(kind: type) -> Any:
+    """Begin a copy of an environment."""
+    return kind.__new__(kind)
 
 
 def called_by_an_evaluation() -> bool:
