@@ -12,16 +12,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EPISODES", "LOSSES", "SCALARS", "SCALAR_STEP", "STEPS", "Counters"]
+__all__ = ["EPISODES", "LOSSES", "SCALARS", "SCALAR_STEP", "STEPS", "VECTOR_STEPS", "Counters"]
 
 _WORD = 8
 _SLOT_WORDS = 8
 _SLOTS = 1023
 # The first eight words of the file.
-_CLAIMED, _MADE, _PROCESSES = 0, 1, 2
+_CLAIMED, _MADE, _PROGRAMS = 0, 1, 2
 # The words of a slot.
-STEPS, EPISODES, LOSSES, SCALARS, SCALAR_STEP = range(5)
-"""Steps of training environments, their episodes, losses that were not zero, scalars, and the last step of one."""
+STEPS, VECTOR_STEPS, EPISODES, LOSSES, SCALARS, SCALAR_STEP, _PROGRAM = range(7)
+"""Steps of training environments, the same as vector environments count them, episodes, losses that were not zero,
+scalars, the last step of one, and the program to which a process belongs."""
 
 
 class Counters:
@@ -39,19 +40,21 @@ class Counters:
             os.ftruncate(self._file, size)
         self._words = memoryview(mmap.mmap(self._file, size)).cast("q")
 
-    def claim(self, *, is_process: bool) -> memoryview:
-        """Take a slot; `is_process` says that a program begins, and not a mere fork of one."""
+    def claim(self, program: int | None) -> tuple[int, memoryview]:
+        """Take a slot, as part of a program or, with None, as a new one; return the program and the slot."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             number = self._words[_CLAIMED]
             if number >= _SLOTS:
                 raise OSError(f"more than {_SLOTS} processes train at once")
             self._words[_CLAIMED] = number + 1
-            self._words[_PROCESSES] += is_process
+            self._words[_PROGRAMS] += program is None
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         start = (1 + number) * _SLOT_WORDS
-        return self._words[start : start + _SLOT_WORDS]
+        slot = self._words[start : start + _SLOT_WORDS]
+        slot[_PROGRAM] = number if program is None else program
+        return slot[_PROGRAM], slot
 
     def total(self, word: int) -> int:
         """The sum over all slots."""
@@ -60,16 +63,24 @@ class Counters:
         return sum(words[start : start + words[_CLAIMED] * _SLOT_WORDS : _SLOT_WORDS])
 
     @property
-    def processes(self) -> int:
+    def programs(self) -> int:
         """How many programs have begun to train."""
-        return self._words[_PROCESSES]
+        return self._words[_PROGRAMS]
 
     @property
     def step(self) -> int:
-        """How far the training is: by its environments, or by its scalars if nobody sees these."""
-        if steps := self.total(STEPS):
-            return steps
-        return max(self._words[_SLOT_WORDS + SCALAR_STEP :: _SLOT_WORDS])
+        """How far the training is: by its environments, or by its scalars if nobody sees these.
+
+        A program with a vector environment counts as that does: wrappers inside may take several steps for one.
+        """
+        plain: dict[int, int] = {}
+        vector: dict[int, int] = {}
+        for start in range(_SLOT_WORDS, (1 + self._words[_CLAIMED]) * _SLOT_WORDS, _SLOT_WORDS):
+            program = self._words[start + _PROGRAM]
+            plain[program] = plain.get(program, 0) + self._words[start + STEPS]
+            vector[program] = vector.get(program, 0) + self._words[start + VECTOR_STEPS]
+        steps = sum(vector[program] or plain[program] for program in plain)
+        return steps or max(self._words[_SLOT_WORDS + SCALAR_STEP :: _SLOT_WORDS])
 
     # Environments are numbered in the order in which they are made.
 

@@ -98,7 +98,7 @@ class _Phases:
 
     def look(self, counters: Counters) -> None:
         """Report the phases that have begun since the last look."""
-        names = self._said if self._is_told else self._names[: counters.processes]
+        names = self._said if self._is_told else self._names[: counters.programs]
         for name in names[len(self._begun) :]:
             self._begin(name, counters.step)
 

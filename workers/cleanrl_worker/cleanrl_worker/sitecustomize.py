@@ -21,7 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any
 from weakref import WeakSet
 
-from cleanrl_worker.telemetry import COUNTERS, JOURNAL, Reporter
+from cleanrl_worker.telemetry import COUNTERS, JOURNAL, Reporter, called_by_an_evaluation
 
 __all__ = ["install"]
 
@@ -54,12 +54,14 @@ class Hooks:
 
     def hook_gymnasium(self, gymnasium: ModuleType) -> None:
         """Have both functions called `make` return environments that report."""
+        self._hook_vectors("gymnasium.vector")
         registration = importlib.import_module("gymnasium.envs.registration")
         make = registration.make
         registration.make = gymnasium.make = self._reporting(make, functools.partial(_make, make))  # type: ignore[attr-defined]
 
     def hook_gym(self, gym: ModuleType) -> None:
         """As above, for old gym, whose environments render without being told so beforehand."""
+        self._hook_vectors("gym.vector")
         registration = importlib.import_module("gym.envs.registration")
         make = registration.make
         without_asking = lambda _wants_pictures, *args, **kwargs: make(*args, **kwargs)  # noqa: E731
@@ -86,6 +88,32 @@ class Hooks:
                 return env
 
         return reporting_make
+
+    def _hook_vectors(self, name: str) -> None:
+        """Have vector environments count their steps, except those in which a finished model is evaluated."""
+        module = importlib.import_module(name)
+        for vector_class in (module.SyncVectorEnv, module.AsyncVectorEnv):
+            vector_class.reset = self._noticing(vector_class.reset)
+            vector_class.step = self._counting(vector_class.step)
+
+    @staticmethod
+    def _noticing(reset: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(reset)
+        def noticing_reset(envs: Any, *args: Any, **kwargs: Any) -> Any:
+            envs.mosaic_is_evaluation = called_by_an_evaluation()
+            return reset(envs, *args, **kwargs)
+
+        return noticing_reset
+
+    def _counting(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(step)
+        def counting_step(envs: Any, *args: Any, **kwargs: Any) -> Any:
+            # Before the step, so that an episode which ends in it ends at the step that the script has reached.
+            if self._reporter is not None and not getattr(envs, "mosaic_is_evaluation", False):
+                self._reporter.vector_steps(envs.num_envs)
+            return step(envs, *args, **kwargs)
+
+        return counting_step
 
     # Scalars.
 

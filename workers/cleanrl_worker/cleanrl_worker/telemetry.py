@@ -7,20 +7,22 @@ Nothing that goes wrong in here reaches the script: it is said once, and then th
 
 import contextlib
 import math
+import multiprocessing
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from cleanrl_worker.counters import EPISODES, LOSSES, SCALAR_STEP, SCALARS, STEPS, Counters
+from cleanrl_worker.counters import EPISODES, LOSSES, SCALAR_STEP, SCALARS, STEPS, VECTOR_STEPS, Counters
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.stdout import JOURNAL_FD
 
-__all__ = ["COUNTERS", "JOURNAL", "Reporter", "Tap", "describe_journal"]
+__all__ = ["COUNTERS", "JOURNAL", "Reporter", "Tap", "called_by_an_evaluation", "describe_journal"]
 
 COUNTERS = "MOSAIC_CLEANRL_COUNTERS"
 JOURNAL = "MOSAIC_CLEANRL_JOURNAL"
+_PROGRAM = "MOSAIC_CLEANRL_PROGRAM"
 _EPISODE_TAGS = ("charts/episodic_return", "charts/episode_reward")
 _MAY_BE_NAN = "explained_variance"
 _EVALUATIONS = str(Path("cleanrl_utils", "evals"))
@@ -47,7 +49,7 @@ def _open_journal(environ: Mapping[str, str]) -> int:
 class Reporter:
     """Reports what the environments and the scalars of this process tell."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
         """Open the journal and the counters that the variables name."""
         self._environ = environ
         self._run_dir = Path(environ.get("MOSAIC_RUN_DIR") or Path.cwd())
@@ -55,7 +57,9 @@ class Reporter:
         self.counters = Counters(environ[COUNTERS])
         # Scripts that run one after another continue one step axis.
         self._before = self.counters.step
-        self.counts = self.counters.claim(is_process=True)
+        is_part = multiprocessing.parent_process() is not None and _PROGRAM in environ
+        self._program, self.counts = self.counters.claim(int(environ[_PROGRAM]) if is_part else None)
+        environ[_PROGRAM] = str(self._program)  # for processes that are spawned
         self._lane: Any = None
         self._said: set[str] = set()
         self._forked = False
@@ -69,7 +73,7 @@ class Reporter:
 
     def _join(self) -> None:
         if self._forked:
-            self.counts = self.counters.claim(is_process=False)
+            _, self.counts = self.counters.claim(self._program)
             self._forked = False
 
     def say_once(self, what: str, error: BaseException) -> None:
@@ -87,7 +91,7 @@ class Reporter:
     def tap(self, env: Any) -> Any:
         """Return an environment that reports its episodes, and shows itself if the run wants pictures."""
         self._join()
-        tap = Tap(self, self.counters.next_environment(), is_evaluation=_called_by_an_evaluation())
+        tap = Tap(self, self.counters.next_environment(), is_evaluation=called_by_an_evaluation())
         if (lane := self.lane) is not None:
             tap.watch = lane.watch(env, tap.index)
         try:
@@ -104,22 +108,27 @@ class Reporter:
         if self._lane is None:
             from cleanrl_worker.fastlane import lane_from  # noqa: PLC0415 - costs nothing while nobody watches
 
-            self._lane = lane_from(self._environ, self._run_dir, self.emitter) or False
+            try:
+                self._lane = lane_from(self._environ, self._run_dir, self.emitter) or False
+            except Exception as error:
+                self.say_once("no pictures", error)
+                self._lane = False
         return self._lane or None
 
-    @property
-    def step(self) -> int:
-        """Steps of all training environments, over all processes."""
-        return self.counters.step
+    def vector_steps(self, count: int) -> None:
+        """A vector environment of so many is about to take a step."""
+        self.counts[VECTOR_STEPS] += count
 
     def episode(self, tap: "Tap", episode_return: float) -> None:
         """An environment finished an episode."""
         if tap.is_evaluation:
-            self.emitter.emit("evaluation_episode", **{"return": episode_return}, length=tap.length, step=self.step)
+            self.emitter.emit(
+                "evaluation_episode", **{"return": episode_return}, length=tap.length, step=self.counters.step
+            )
             return
         number = self.counters.total(EPISODES)
         self.counts[EPISODES] += 1
-        self.emitter.episode(number, episode_return, length=tap.length, step=self.step, seed=tap.seed)
+        self.emitter.episode(number, episode_return, length=tap.length, step=self.counters.step, seed=tap.seed)
 
     # Scalars.
 
@@ -127,7 +136,7 @@ class Reporter:
         """The script wrote a scalar."""
         self._join()
         number = _number(value)
-        at = self._before + int(step) if step is not None else self.step
+        at = self._before + int(step) if step is not None else self.counters.step
         counts = self.counts
         counts[SCALARS] += 1
         self.emitter.scalars(at, {tag: number})
@@ -235,8 +244,8 @@ def _tapped_class(base: Any, tap: Tap) -> type:
         return base.close(self, *args, **kwargs)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        function, arguments, *rest = base.__reduce_ex__(self, protocol)
-        return (function, tuple(base if each is type(self) else each for each in arguments), *rest)
+        _, _, *state = base.__reduce_ex__(self, protocol)
+        return (_blank, (base,), *state)
 
     methods = {"step": step, "reset": reset, "close": close, "__reduce_ex__": reduce}
     if hasattr(base, "seed"):
@@ -245,8 +254,13 @@ def _tapped_class(base: Any, tap: Tap) -> type:
     return type(base.__name__, (base,), {**methods, **names})
 
 
-def _called_by_an_evaluation() -> bool:
-    """Whether CleanRL's evaluation of a finished model is making this environment."""
+def _blank(kind: type) -> Any:
+    """Begin a copy of an environment."""
+    return kind.__new__(kind)
+
+
+def called_by_an_evaluation() -> bool:
+    """Whether it is CleanRL's evaluation of a finished model that calls."""
     frame = sys._getframe(1)  # noqa: SLF001 - the documented way to look at one's callers
     while frame is not None:
         if _EVALUATIONS in frame.f_code.co_filename:

@@ -93,9 +93,9 @@ def run_upstream(
             keeper.kill_descendants(keeper.LEFTOVER_GRACE_S)
             stdout.join()
             stderr.join()
+            context.emitter.last_step = counters.step
             report_files(context)
         look(counters)
-        context.emitter.last_step = counters.step
         return Ending(
             code=process.returncode,
             seconds=time.monotonic() - started,

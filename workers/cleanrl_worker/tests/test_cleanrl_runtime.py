@@ -24,7 +24,7 @@ def faulty(fault):
 
 
 def plan(worker, **config):
-    return worker.run("--dry-run", **{**DQN, **config}).events[0]["plan"]
+    return worker.run("--dry-run", **{**DQN, **config}).events[-1]["plan"]
 
 
 def refusal(worker, **config):
@@ -123,7 +123,9 @@ def test_environments_of_atari_and_minigrid_and_of_modules_are_known(worker):
 def test_hyperparameters_are_refused_by_name(worker):
     params = {"learning_rat": 0.1, "gamma": "high", "batch_size": 1.5, "save_model": 1, "seed": 7, "exp_name": 3}
     problems = refusal(worker, extras={"algo_params": params}).splitlines()
-    assert problems[0].endswith("learning_rat: unknown to dqn, given 0.1; did you mean 'learning_rate'?")
+    assert problems[0].endswith(
+        "learning_rat: unknown to dqn, given 0.1; did you mean 'learning_rate' or 'learning_starts'?"
+    )
     assert problems[1:] == [
         "extras.algo_params.gamma: 'high' is not allowed: dqn wants a float there, such as 0.99",
         "extras.algo_params.batch_size: 1.5 is not allowed: dqn wants a int there, such as 64",

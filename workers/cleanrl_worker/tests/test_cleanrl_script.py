@@ -67,7 +67,7 @@ def test_a_script_that_announces_nothing_begins_a_phase_with_each_program(worker
 
 
 def test_missing_and_unknown_phases_are_warnings(worker, script):
-    done = worker.run(**script(f'# @phases a, b, c\necho "@phase z"\n{TRAIN} 300\n'))
+    done = worker.run(**script(f'# @phases a, b, c\necho "@phase z"\n{TRAIN} 400\n'))
     warnings = [event["message"] for event in done.all("log") if event["level"] == "warning"]
     assert warnings == [
         "phase 'z' is not among those of @phases: a, b, c",
