@@ -79,19 +79,19 @@ def test_videos_of_the_best_and_the_worst_episode(cleanrl, trained, tmp_path):
     assert b"acTL" in (tmp_path / videos["best"]["path"]).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"env_id": "Acrobot-v1"}, "the agent was trained with Box"),
-        ({"env_id": "Acrobot-v1"}, "Acrobot-v1 has Box"),
-        ({"env_id": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
-        ({"algo": "dqn"}, "was saved by ppo, but algo is dqn"),
-        ({"extras": {"policy_path": "nowhere"}}, "extras.policy_path: 'nowhere': no such file"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_refused(cleanrl, trained, config, message):
-    extras = {"mode": "policy_eval", "policy_path": trained, **config.pop("extras", {})}
-    assert message in cleanrl.refusal(**config, extras=extras)
+def test_what_cannot_be_evaluated_is_refused(cleanrl, trained):
+    extras = {"mode": "policy_eval", "policy_path": trained}
+    said = cleanrl.refusals(
+        {"env_id": "Acrobot-v1", "extras": extras},
+        {"env_id": "CartPol-v1", "extras": extras},
+        {"algo": "dqn", "extras": extras},
+        {"extras": {**extras, "policy_path": "nowhere"}},
+    )
+    assert "the agent was trained with Box" in said[0]
+    assert "Acrobot-v1 has Box" in said[0]
+    assert "did you mean 'CartPole-v1'" in said[1]
+    assert "was saved by ppo, but algo is dqn" in said[2]
+    assert said[3] == "extras.policy_path: 'nowhere': no such file"
 
 
 def test_a_model_of_a_script_needs_its_name_and_a_checkout(cleanrl, tmp_path):
@@ -99,12 +99,13 @@ def test_a_model_of_a_script_needs_its_name_and_a_checkout(cleanrl, tmp_path):
         "import torch\ntorch.save({'network.0.weight': torch.zeros(2, 2)}, 'dqn.cleanrl_model')\nprint(0)"
     )
     extras = {"mode": "policy_eval", "policy_path": str(tmp_path / "dqn.cleanrl_model")}
-    assert "give its name as algo: dqn, dqn_atari, c51" in cleanrl.refusal(extras=extras)
-    assert "env_id: missing" in cleanrl.refusal(algo="dqn", extras=extras)
-    said = cleanrl.refusal(algo="dqn", env_id="CartPole-v1", extras=extras)
-    assert "a model of dqn needs a checkout of CleanRL" in said
+    whole = {"algo": "dqn", "env_id": "CartPole-v1", "extras": extras}
+    nameless, homeless, without = cleanrl.refusals({"extras": extras}, {"algo": "dqn", "extras": extras}, whole)
+    assert "give its name as algo: dqn, dqn_atari, c51" in nameless
+    assert "env_id: missing" in homeless
+    assert "a model of dqn needs a checkout of CleanRL, and there is none" in without
     cleanrl.environ["MOSAIC_UPSTREAM"] = str(tmp_path)
-    assert "has no cleanrl/dqn.py" in cleanrl.refusal(algo="dqn", env_id="CartPole-v1", extras=extras)
+    assert "has no cleanrl/dqn.py" in cleanrl.refusals(whole)[0]
 
 
 def trained_by_script(worker, algo, env_id, *arguments):
@@ -160,10 +161,11 @@ print(json.dumps(total))
         extras={"policy_path": path, "mode": "interactive"},
     )
     assert [answer["type"] for answer in answers] == ["reset", "step"]
-    said = cleanrl.refusal(algo="dqn", env_id="Acrobot-v1", extras={"mode": "policy_eval", "policy_path": path})
-    assert "is no model of dqn on Acrobot-v1" in said
-    said = cleanrl.refusal(algo="dqn", env_id="Pendulum-v1", extras={"mode": "policy_eval", "policy_path": path})
-    assert "dqn needs a discrete action space; Pendulum-v1 has Box(-2.0, 2.0, (1,))" in said
+    other, continuous = cleanrl.refusals(
+        *({"algo": "dqn", "env_id": name, "extras": extras} for name in ("Acrobot-v1", "Pendulum-v1"))
+    )
+    assert "is no model of dqn on Acrobot-v1" in other
+    assert "dqn needs a discrete action space; Pendulum-v1 has Box(-2.0, 2.0, (1,))" in continuous
 
 
 @NEEDS_CHECKOUT

@@ -135,29 +135,34 @@ print(json.dumps([str(agent.trunk), str(agent.actor), str(agent.critic), error])
     assert error < 1e-5, "the weights begin orthogonal, with a gain of sqrt(2)"
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            {"env_id": "Pendulum-v1"},
-            "ppo needs a discrete action space; Pendulum-v1 has Box(-2.0, 2.0, (1,)). Try ppo_continuous_action.",
-        ),
-        ({"env_id": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
-        ({"env_id": "no_such_module:X-v0"}, "module 'no_such_module' cannot be imported"),
-        ({"env_id": "ALE/Pong-v5"}, "Try ppo_atari."),
-        ({"extras": {"algo_params": {"learning_rat": 1}}}, "did you mean 'learning_rate'?"),
-        (
-            {"extras": {"algo_params": {"num_envs": 1.5}}},
-            "extras.algo_params.num_envs: 1.5 is not allowed: give a whole",
-        ),
-        ({"extras": {"algo_params": {"anneal_lr": 1}}}, "extras.algo_params.anneal_lr: 1 is not allowed: give true or"),
-        ({"extras": {"algo_params": {"gamma": 2}}}, "give a number from 0 to 1"),
-        ({"extras": {"algo_params": {"env_id": "X"}}}, "extras.algo_params.env_id: give this as env_id in the config"),
-        ({"extras": {"track_wandb": True}}, "extras.track_wandb: the package wandb is not installed"),
-    ],
+REFUSED = (
+    (
+        {"env_id": "Pendulum-v1"},
+        "ppo needs a discrete action space; Pendulum-v1 has Box(-2.0, 2.0, (1,)). Try ppo_continuous_action.",
+    ),
+    ({"env_id": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
+    ({"env_id": "no_such_module:X-v0"}, "module 'no_such_module' cannot be imported"),
+    ({"env_id": "ALE/Pong-v5"}, "Try ppo_atari."),
+    ({"extras": {"algo_params": {"learning_rat": 1}}}, "did you mean 'learning_rate'?"),
+    (
+        {"extras": {"algo_params": {"num_envs": 1.5}}},
+        "extras.algo_params.num_envs: 1.5 is not allowed: give a whole",
+    ),
+    ({"extras": {"algo_params": {"anneal_lr": 1}}}, "extras.algo_params.anneal_lr: 1 is not allowed: give true or"),
+    ({"extras": {"algo_params": {"gamma": 2}}}, "give a number from 0 to 1"),
+    ({"extras": {"algo_params": {"env_id": "X"}}}, "extras.algo_params.env_id: give this as env_id in the config"),
+    ({"extras": {"track_wandb": True}}, "extras.track_wandb: the package wandb is not installed"),
 )
-def test_what_cannot_run_is_refused_before_anything_is_played(cleanrl, config, message):
-    assert message in cleanrl.refusal(**{**QUICK, **config})
+
+
+def test_what_cannot_run_is_refused_before_anything_is_played(cleanrl):
+    said = cleanrl.refusals(*({**QUICK, **config} for config, _ in REFUSED))
+    for (config, message), text in zip(REFUSED, said, strict=True):
+        assert message in text, config
+
+
+def test_a_refusal_is_a_configuration_error(cleanrl):
+    assert "Pendulum-v1 has Box(-2.0, 2.0, (1,))" in cleanrl.refusal(**{**QUICK, "env_id": "Pendulum-v1"})
 
 
 def test_settings_may_come_as_yaml_gives_them(cleanrl):

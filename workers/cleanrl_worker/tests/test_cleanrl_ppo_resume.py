@@ -1,6 +1,5 @@
 """Stopping, dying and going on: the curve continues, and the steps add up."""
 
-import os
 import random
 import signal
 from pathlib import Path
@@ -121,35 +120,34 @@ def test_resume_training_takes_so_many_steps_more_and_has_not_forgotten(worker_i
     assert mean["after"] > mean["before"] / 2, f"and still knows it: {mean}"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nowhere.cleanrl_model", "no such file"),
-        ("checkpoints", "no such file"),
-        ("garbage.cleanrl_model", "is no file of trained weights"),
-        ("empty.cleanrl_model", "is no file of trained weights"),
-        ("torn.cleanrl_model", "is no file of trained weights"),
-        ("bomb.cleanrl_model", "never code"),
-        ("torch-bomb.cleanrl_model", "never code"),
-        ("foreign.cleanrl_model", "was not saved by this worker's ppo"),
-    ],
-)
-def test_foreign_checkpoints_are_refused_and_never_run(cleanrl, tmp_path, foreign, name, message):
-    for each in foreign.iterdir():
-        os.link(each, tmp_path / each.name)
-    said = cleanrl.refusal(
-        algo="ppo", total_timesteps=100, extras={"mode": "resume_training", "checkpoint_path": str(tmp_path / name)}
-    )
-    assert said.startswith("extras.checkpoint_path: ")
-    assert name in said
-    assert message in said
-    assert not (tmp_path / "exploded").exists()
+FOREIGN = {
+    "nowhere.cleanrl_model": "no such file",
+    "": "no such file",
+    "garbage.cleanrl_model": "is no file of trained weights",
+    "empty.cleanrl_model": "is no file of trained weights",
+    "torn.cleanrl_model": "is no file of trained weights",
+    "bomb.cleanrl_model": "never code",
+    "torch-bomb.cleanrl_model": "never code",
+    "foreign.cleanrl_model": "was not saved by this worker's ppo",
+}
 
 
-def test_a_checkpoint_of_another_environment_is_refused(cleanrl, foreign):
-    extras = {"mode": "resume_training", "checkpoint_path": str(foreign / "step-512.cleanrl_model")}
-    said = cleanrl.refusal(algo="ppo", env_id="Acrobot-v1", total_timesteps=100, extras=extras)
-    assert "was trained on CartPole-v1, but env_id is Acrobot-v1" in said
+def resumed(path, **config):
+    return {
+        "algo": "ppo",
+        "total_timesteps": 100,
+        **config,
+        "extras": {"mode": "resume_training", "checkpoint_path": str(path)},
+    }
+
+
+def test_foreign_checkpoints_are_refused_and_never_run(cleanrl, tmp_path, foreign):
+    said = cleanrl.refusals(*(resumed(foreign / name) for name in FOREIGN))
+    for (name, message), text in zip(FOREIGN.items(), said, strict=True):
+        assert text.startswith("extras.checkpoint_path: ")
+        assert name in text
+        assert message in text
+    assert not list(tmp_path.glob("exploded"))
 
 
 def test_a_checkpoint_whose_insides_do_not_fit_is_refused(cleanrl, foreign):
@@ -166,13 +164,12 @@ about = dataclasses.replace(saved.about, env_id="Acrobot-v1")
 paths.append(save(dataclasses.replace(saved, about=about), Path("three")))
 print(json.dumps([str(path) for path in paths]))
 """)
-    said = [
-        cleanrl.refusal(algo="ppo", total_timesteps=100, extras={"mode": "resume_training", "checkpoint_path": path})
-        for path in changed
-    ]
+    other = resumed(foreign / "step-512.cleanrl_model", env_id="Acrobot-v1")
+    said = cleanrl.refusals(*map(resumed, changed), other)
     assert "size mismatch for actor.weight" in said[0]
     assert "it is of an agent 'minigrid', this one is 'mlp'" in said[1]
     assert "its observation_space is" in said[2]
+    assert "was trained on CartPole-v1, but env_id is Acrobot-v1" in said[3]
 
 
 @pytest.fixture(scope="module")

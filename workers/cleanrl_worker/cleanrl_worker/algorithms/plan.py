@@ -33,7 +33,7 @@ _ELSEWHERE = {
 """Settings that the config has itself, and where."""
 _AT_LEAST_ONE = ("num_envs", "num_steps", "num_minibatches", "update_epochs")
 _FRACTIONS = ("gamma", "gae_lambda")
-_POSITIVE = ("learning_rate", "clip_coef", "max_grad_norm")
+_POSITIVE = ("learning_rate", "clip_coef", "max_grad_norm", "reward_scale")
 
 
 @dataclass(frozen=True)

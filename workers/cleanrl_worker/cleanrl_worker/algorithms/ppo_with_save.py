@@ -79,6 +79,8 @@ class Args:
     """how much the loss of the value function counts"""
     max_grad_norm: float = 0.5
     """the largest norm of a gradient; what is longer is shortened"""
+    reward_scale: float = 1.0
+    """multiply rewards by this for learning: values of about 1 are learned soonest; reported returns are not scaled"""
     target_kl: float | None = None
     """end an update early when the policy has moved so far"""
 
@@ -163,7 +165,7 @@ def train(
             rate = (1.0 - learned / plan.target if args.anneal_lr else 1.0) * args.learning_rate
             optimizer.param_groups[0]["lr"] = rate
             length = min(args.num_steps, math.ceil((plan.target - learned) / args.num_envs))
-            rollout = _play(envs, agent, views, length, reporter, context.stop)
+            rollout = _play(envs, agent, views, length, reporter, context.stop, args.reward_scale)
             if rollout is None:  # asked to stop: what was not learned from is dropped
                 break
             figures = _learn(agent, optimizer, rollout, torch.as_tensor(np.stack(views)), args)
@@ -191,7 +193,13 @@ def train(
 
 
 def _play(
-    envs: list[gymnasium.Env[Any, Any]], agent: Agent, views: list[Any], length: int, reporter: Reporter, stop: Any
+    envs: list[gymnasium.Env[Any, Any]],
+    agent: Agent,
+    views: list[Any],
+    length: int,
+    reporter: Reporter,
+    stop: Any,
+    scale: float,
 ) -> Rollout | None:
     """Let each environment take `length` steps; `views` is what they show at the beginning, and then at the end."""
     count, device = len(envs), next(agent.parameters()).device
@@ -217,7 +225,7 @@ def _play(
             env = envs[index]
             reporter.step += 1
             view, reward, terminated, truncated, _ = env.step(first_action + action)
-            rollout.rewards[at, index] = reward
+            rollout.rewards[at, index] = reward * scale
             if terminated or truncated:
                 rollout.ends[at, index] = 1.0
                 if truncated and not terminated:
