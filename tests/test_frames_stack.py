@@ -1,102 +1,40 @@
-"""Pictures through a whole stack of real processes: announced, sent, shown, saved, and nothing left of them."""
+"""Pictures through a whole stack of real processes: announced, sent, and nothing left of them."""
 
 from __future__ import annotations
 
-import contextlib
 import io
-import json
 import os
-import pty
-import re
-import select
 import signal
 import subprocess
 import sys
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
 
-import imageio_ffmpeg
 import numpy as np
-import psutil
 import pytest
-from mosaic_cli import MOSAIC, Cli
+from mosaic_cli import Cli
+from picture_runs import (
+    SUPERVISOR,
+    counter,
+    end,
+    folder,
+    handles,
+    is_whole,
+    pixels,
+    run_host,
+    streams,
+    submit,
+    wait_for_pictures,
+)
 from PIL import Image
-from stack import HOST, ROOT, STRESS, Stack, wait_until
+from stack import HOST, STRESS, wait_until
 
 from mosaic_bus import Bus, topics
-from mosaic_bus.commands import FrameStreams, Stats, WatchFrames
+from mosaic_bus.commands import WatchFrames
 from mosaic_bus.errors import CommandRefusedError, StaleFrameError
 from mosaic_bus.frames import Frame, FrameReader
 from mosaic_bus.messages import FrameHandle
 from mosaic_services.environments import build, read_recipe
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from mosaic_bus.commands import FrameStream
-
-SUPERVISOR = f"supervisor.{HOST}"
-ENDLESS = 10**9
-
-
-def submit(stack: Stack, frames: int = ENDLESS, **config: Any) -> str:
-    profile = config.pop("profile", "default")
-    return stack.submit(config={"frames": frames, "end": "hang", **config}, grace_s=5, profile=profile)
-
-
-def streams(stack: Stack, run: str) -> list[FrameStream]:
-    try:
-        return stack.bus.request(SUPERVISOR, FrameStreams(run=run)).streams
-    except CommandRefusedError as error:
-        if error.code != "unknown_run":
-            raise
-        return []
-
-
-def wait_for_pictures(stack: Stack, run: str) -> FrameStream:
-    return wait_until("there are pictures", lambda: streams(stack, run))[0]
-
-
-def counter(stack: Stack, name: str) -> float:
-    return stack.bus.request(SUPERVISOR, Stats()).counters[name]
-
-
-def is_whole(frame: Frame) -> bool:
-    flat = frame.picture.reshape(-1)
-    number = int(np.frombuffer(flat[4:12].tobytes(), np.uint64)[0])
-    return number == frame.number and zlib.crc32(flat[4:]) == int.from_bytes(flat[:4], "little")
-
-
-def handles(stack: Stack, run: str, count: int) -> list[tuple[float, FrameHandle]]:
-    found: list[tuple[float, FrameHandle]] = []
-    for message in stack.bus.listen(topics.run_frame(run), timeout=20):
-        assert message.buffers == ()
-        found.append((message.header.mono, FrameHandle.model_validate(message.payload)))
-        if len(found) == count:
-            break
-    return found
-
-
-def pixels(file: Path) -> np.ndarray:
-    with Image.open(file) as image:
-        return np.asarray(image)
-
-
-def folder(stack: Stack, run: str, attempt: int = 1) -> Path:
-    return stack.home.frames / f"{run}.{attempt}"
-
-
-def run_host(stack: Stack, run: str) -> psutil.Process:
-    return psutil.Process(json.loads((stack.home.runs / run / "1" / "host.json").read_bytes())["pid"])
-
-
-def end(stack: Stack, run: str) -> None:
-    stack.cancel(run)
-    stack.wait_final(run)
-    wait_until("its folder is gone", lambda: not folder(stack, run).exists())
-
 
 # ── handles ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -185,6 +123,13 @@ def test_pictures_come_in_the_size_that_was_asked_for(shared_stack):
     handle = FrameHandle.model_validate(message.payload)
     assert (handle.encoding, handle.shape) == ("jpeg", (300, 600, 3))
     assert Image.open(io.BytesIO(message.buffers[0])).size == (64, 32)
+    coarseness = []
+    for quality in (1, 30, 95):
+        topic = shared_stack.bus.request(SUPERVISOR, WatchFrames(run=run, max_dim=64, quality=quality)).topic
+        picture = next(shared_stack.bus.listen(topic, timeout=20)).buffers[0]
+        coarseness.append(sum(Image.open(io.BytesIO(picture)).quantization[0]))
+    assert coarseness == sorted(coarseness, reverse=True), "quality is what was asked for, too"
+    assert coarseness[0] > 10 * coarseness[2]
     end(shared_stack, run)
     with pytest.raises(CommandRefusedError, match="no run") as refused:
         shared_stack.bus.request(SUPERVISOR, WatchFrames(run=run))
@@ -326,139 +271,12 @@ def test_files_that_are_no_rings_are_counted_once_and_hurt_nobody(stack):
     wait_until("it is followed", lambda: len(streams(stack, run)) == 2)
     (place / "gone.ring").unlink()
     wait_until("a sixth is counted", lambda: counter(stack, "bad_rings") == 6)
+    (place / "overwritten.ring").write_bytes(whole)
+    wait_until("it is followed", lambda: len(streams(stack, run)) == 2)
+    with (place / "overwritten.ring").open("r+b") as file:
+        file.write(os.urandom(256))
+    wait_until("a seventh is counted", lambda: counter(stack, "bad_rings") == 7)
     assert handles(stack, run, 3)[-1][1].number > good.number
-    assert stack.log("supervisor").count("pictures cannot be read") == 6
+    assert stack.log("supervisor").count("pictures cannot be read") == 7
     end(stack, run)
-    assert counter(stack, "bad_rings") == 6, "what goes with its run is no fault"
-
-
-# ── the command ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.slow
-def test_list_and_files_of_all_kinds(shared_stack, tmp_path):
-    run = submit(shared_stack, frame_shape=[91, 120, 3])
-    wait_for_pictures(shared_stack, run)
-    cli = Cli(shared_stack.home.path)
-    said = cli("frames", run).stdout
-    assert re.search(r"main +120×91 +\d+ +[\d.]+ +step \d+  episode \d+  reward 1.5 ", said), said
-    (row,) = cli.json("frames", run)["streams"]
-    assert (row["stream"], row["local"], row["writer"], row["shape"]) == ("main", True, "live", [91, 120, 3])
-    assert row["age_s"] < 100
-    for extra in ([], ["--remote"]):
-        picture = tmp_path / "one.png"
-        cli("frames", run, "--save", str(picture), *extra)
-        with Image.open(picture) as image:
-            assert (image.format, image.size) == ("PNG", (120, 91))
-        film = tmp_path / "some.gif"
-        cli("frames", run, "--save", str(film), "--seconds", "1", *extra)
-        with Image.open(film) as image:
-            assert (image.format, image.size) == ("GIF", (120, 91))
-            assert image.n_frames > 2
-    video = tmp_path / "film.mp4"
-    saved = cli.json("frames", run, "--save", str(video), "--seconds", "1")
-    count, seconds = imageio_ffmpeg.count_frames_and_secs(str(video))
-    assert (count, round(seconds, 1)) == (saved["pictures"], 1.0)
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-    end(shared_stack, run)
-
-
-@pytest.mark.slow
-def test_saved_picture_is_the_very_picture(shared_stack, tmp_path):
-    run = submit(shared_stack, frames=3)
-    wait_until("all are there", lambda: streams(shared_stack, run) and streams(shared_stack, run)[0].published == 3)
-    Cli(shared_stack.home.path)("frames", run, "--save", str(tmp_path / "out.png"))
-    with FrameReader(streams(shared_stack, run)[0].newest.file) as reader:
-        assert (pixels(tmp_path / "out.png") == reader.latest().picture).all()
-    end(shared_stack, run)
-
-
-@pytest.mark.slow
-def test_what_cannot_be_done_is_said_with_what_to_do(shared_stack, tmp_path):
-    cli = Cli(shared_stack.home.path)
-    blind = shared_stack.submit(config={"end": "hang"}, grace_s=5)
-    shared_stack.wait_state(blind, "running")
-    assert "has no pictures: a worker publishes pictures if it is told to" in cli("frames", blind).stdout
-    assert "has no pictures" in cli("frames", blind, "--save", str(tmp_path / "x.png"), code=1).stderr
-    shared_stack.cancel(blind)
-    run = submit(shared_stack, frame_streams=["left", "right"])
-    wait_until("both are there", lambda: len(streams(shared_stack, run)) == 2)
-    assert "take a picture instead" in cli("frames", run, "--watch", code=2).stderr
-    assert "neither .png, .gif nor .mp4" in cli("frames", run, "--save", "x.jpg", code=2).stderr
-    assert "there is no folder" in cli("frames", run, "--save", str(tmp_path / "no" / "x.png"), code=2).stderr
-    assert "choose one with --stream" in cli("frames", run, "--save", str(tmp_path / "x.png"), code=2).stderr
-    assert "it has: left, right" in cli("frames", run, "--stream", "up", code=2).stderr
-    cli("frames", run, "--stream", "left", "--save", str(tmp_path / "x.png"))
-    end(shared_stack, run)
-    assert "see: mosaic runs" in cli("frames", "no-such-run", code=2).stderr
-
-
-@pytest.mark.slow
-def test_mp4_without_ffmpeg_says_how_to_get_it(shared_stack, tmp_path):
-    code = (
-        "import sys; sys.modules['imageio_ffmpeg'] = None; from mosaic_services.cli.main import main; sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "frames", "any", "--save", str(tmp_path / "x.mp4")],
-        env=Cli(shared_stack.home.path).env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "pip install imageio-ffmpeg" in done.stderr
-
-
-def test_watch_draws_in_a_terminal_until_q(shared_stack):
-    run = submit(shared_stack)
-    wait_for_pictures(shared_stack, run)
-    ours, theirs = pty.openpty()
-    environ = {**Cli(shared_stack.home.path).env, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "20"}
-    process = subprocess.Popen([*MOSAIC, "frames", run, "--watch"], env=environ, stdin=theirs, stdout=theirs)
-    os.close(theirs)
-    shown = b""
-
-    def drawn() -> bool:
-        nonlocal shown
-        if select.select([ours], [], [], 0.1)[0]:
-            shown += os.read(ours, 65536)
-        return shown.count(b"reward 1.5") > 2
-
-    wait_until("pictures are drawn", drawn)
-    os.write(ours, b"q")
-
-    def ended() -> bool:
-        if select.select([ours], [], [], 0.1)[0]:
-            with contextlib.suppress(OSError):
-                os.read(ours, 65536)
-        return process.poll() is not None
-
-    wait_until("q ends it", ended)
-    os.close(ours)
-    assert process.returncode == 0
-    assert re.search(rb"\x1b\[38;2;\d+;\d+;\d+;48;2;\d+;\d+;\d+m\xe2\x96\x80", shown)
-    end(shared_stack, run)
-
-
-# ── the page ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_python_of_the_page_runs(shared_stack):
-    run = shared_stack.submit(name="my-run", config={"frames": ENDLESS, "end": "hang"}, grace_s=5)
-    wait_for_pictures(shared_stack, run)
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "frames.md").read_text(), re.DOTALL)[0]
-    environ = {**os.environ, "MOSAIC_HOME": str(shared_stack.home.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert "(120, 160, 3)" in done.stdout
-    end(shared_stack, run)
-
-
-def test_loop_over_pictures_ends_with_the_run(shared_stack):
-    run = submit(shared_stack, frames=40, end="complete")
-    numbers = [frame.number for frame in shared_stack.bus.frames(run)]
-    assert numbers == sorted(set(numbers))
-    assert numbers[-1] > 10
-    assert shared_stack.wait_final(run).state == "succeeded"
+    assert counter(stack, "bad_rings") == 7, "what goes with its run is no fault"

@@ -1,15 +1,20 @@
 """The reading side of FastLane: the newest picture of a stream, from shared memory, without disturbing its writer.
 
-The layout of the file is in `docs/protocol.md`, part 6; the writing side is `mosaic_worker.frames`. A reader maps the
-file for reading only, copies a slot, and keeps the copy only if the slot's lock number was even and the same before
-and after. It never waits, never writes, and never removes anything.
+The layout of the file is in `docs/protocol.md`, part 6; the writing side is `mosaic_worker.frames`. A reader copies a
+slot, and keeps the copy only if the slot's lock number was even and the same before and after. It never waits, never
+writes, and never removes anything.
+
+The file is read and not mapped: a process that touches a mapped page which is no longer there, because somebody has cut
+the file, is killed on the spot (SIGBUS); one that reads there gets fewer bytes and can say so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-import mmap
 import os
+import struct
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -20,6 +25,7 @@ from mosaic_bus.errors import LayoutError, StaleFrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import FileIO
 
     import numpy.typing as npt
 
@@ -33,7 +39,10 @@ HEADER_BYTES = 256
 SLOT_HEADER_BYTES = 128
 LIVE, CLOSED, REPLACED = 1, 2, 3
 _WORD = 8
-_SLOTS, _STRIDE, _CAPACITY, _EPOCH, _PID, _STARTED, _BOOT, _STATE, _PUBLISHED = 3, 4, 5, 6, 7, 8, 9, 10, 11
+_HEADER = struct.Struct("=12Q")
+# What comes before the state and the count of pictures: it stays as it is for as long as there is the file.
+_FIXED = slice(0, 10 * _WORD)
+_SLOT = struct.Struct("=8Q5d")
 _UINT8 = 1
 _MOST_SLOTS = 64
 # A writer that overtakes a reader so often in a row writes faster than anybody can copy.
@@ -82,13 +91,14 @@ class FrameReader:
         """Open a ring; raise `LayoutError` if it is none, and `FileNotFoundError` if it is not there."""
         self.path = Path(path)
         self.inode = 0
-        self._map: mmap.mmap
-        self._header: npt.NDArray[np.uint64]
-        self._words: npt.NDArray[np.uint64]
-        self._reals: npt.NDArray[np.float64]
-        self._bytes: npt.NDArray[np.uint8]
-        # As they were when the file was found to be in order: what becomes of its header later leads nobody astray.
-        self._slots = self._stride = self._capacity = 0
+        # How often the writer has made the file; larger pictures need a new one.
+        self.epoch = 0
+        # How many pictures the file can hold.
+        self.slots = 0
+        self._file: FileIO
+        self._fixed = b""
+        self._size = self._stride = self._capacity = 0
+        self._writer = (0, 0, 0)
         self._open()
 
     def __enter__(self) -> Self:
@@ -98,29 +108,19 @@ class FrameReader:
         self.close()
 
     @property
-    def epoch(self) -> int:
-        """How often the writer has made the file; larger pictures need a new one."""
-        return int(self._header[_EPOCH])
-
-    @property
     def published(self) -> int:
         """How many pictures there have been."""
-        return int(self._header[_PUBLISHED])
-
-    @property
-    def slots(self) -> int:
-        """How many pictures the file can hold."""
-        return self._slots
+        return self._look()[1]
 
     @property
     def is_closed(self) -> bool:
         """Whether the writer has said that no more will come."""
-        return int(self._header[_STATE]) == CLOSED
+        return self._look()[0] == CLOSED
 
     @property
     def writer_is_alive(self) -> bool:
         """Whether the process that made the file still runs."""
-        pid, started, boot = (int(self._header[word]) for word in (_PID, _STARTED, _BOOT))
+        pid, started, boot = self._writer
         try:
             fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
         except OSError:
@@ -128,7 +128,7 @@ class FrameReader:
         return int(fields[19]) == started and fields[0] not in (b"Z", b"X") and boot == _boot()
 
     def latest(self) -> Frame | None:
-        """Copy the newest whole picture; None if there is none yet."""
+        """Copy the newest whole picture; None if there is none yet; `LayoutError` if the file is no ring any more."""
         return self._newest(self._copy)
 
     def facts(self) -> FrameFacts | None:
@@ -139,31 +139,35 @@ class FrameReader:
         """Look whether the file is still the one that was opened; open another that has taken its place.
 
         Another writer of the same stream, after the first has closed or died, makes another file. Raise
-        `FileNotFoundError` if there is none any more, and `LayoutError` if it has been cut short.
+        `FileNotFoundError` if there is none any more, and `LayoutError` if it has been cut short or overwritten.
         """
         found = self.path.stat()
         if found.st_ino != self.inode:
-            self._reopen()
-        elif found.st_size < len(self._map):
-            raise LayoutError(str(self.path), f"it has been cut from {len(self._map)} to {found.st_size} bytes")
+            self._open()
+        elif found.st_size < self._size:
+            raise LayoutError(str(self.path), f"it has been cut from {self._size} to {found.st_size} bytes")
+        self._look()
 
     def _newest(self, take: Callable[[int], Taken | None]) -> Taken | None:
-        if int(self._header[_STATE]) == REPLACED:
-            self._reopen()
+        state, published = self._look()
+        if state == REPLACED:
+            self._open()
+            published = self.published
         for _ in range(_TRIES):
-            newest = self.published - 1
+            newest = published - 1
             # One that is being overwritten, or was when its writer died, is passed over for the one before it.
-            for number in range(newest, max(-1, newest - self._slots), -1):
+            for number in range(newest, max(-1, newest - self.slots), -1):
                 if taken := take(number):
                     return taken
-            if self.published - 1 == newest:
+            published = self.published
+            if published - 1 == newest:
                 return None
         return None
 
     def read(self, handle: FrameHandle) -> Frame:
         """Copy the picture that a handle names; raise `StaleFrameError` if it has been overwritten or replaced."""
-        if handle.epoch != self.epoch and self.path.exists():
-            self._reopen()
+        with contextlib.suppress(FileNotFoundError):  # The run has ended; what is open can still be read.
+            self.refresh()
         if handle.epoch != self.epoch:
             raise StaleFrameError(
                 str(self.path), handle.number, f"the file is of epoch {self.epoch}, not {handle.epoch}"
@@ -171,27 +175,25 @@ class FrameReader:
         frame = self._copy(handle.number)
         if frame is None:
             raise StaleFrameError(str(self.path), handle.number, f"the newest is {self.published - 1}")
+        if frame.wall != handle.wall:
+            # A writer that was started anew counts from 0 again.
+            raise StaleFrameError(str(self.path), handle.number, "another writer has written one of that number")
         return frame
 
     def close(self) -> None:
         """Let go of the file."""
-        self._header = self._header.copy()
-        self._words = self._words[:0].copy()
-        self._reals = self._reals[:0].copy()
-        self._bytes = self._bytes[:0].copy()
-        self._map.close()
+        self._file.close()
 
     def _facts(self, number: int) -> FrameFacts | None:
         """Read a picture's figures if it is there and stays whole meanwhile."""
-        at = (HEADER_BYTES + (number % self._slots) * self._stride) // _WORD
+        at = HEADER_BYTES + (number % self.slots) * self._stride
         wanted = 2 * number + 2
-        if int(self._words[at]) != wanted:
+        if self._lock(at) != wanted:
             return None
-        height, width, channels, kind, size, step, episode = (int(each) for each in self._words[at + 1 : at + 8])
-        figures = [float(each) for each in self._reals[at + 8 : at + 13]]
+        _, height, width, channels, kind, size, step, episode, *figures = _SLOT.unpack(self._read(_SLOT.size, at))
         if kind != _UINT8 or size != height * width * channels or size > self._capacity:
             return None  # Torn, or not ours: the lock would say so, but a copy must not go astray first.
-        if int(self._words[at]) != wanted:
+        if self._lock(at) != wanted:
             return None
         shape = (height, width) if channels == 1 else (height, width, channels)
         return FrameFacts(shape, number, self.epoch, step, episode, *figures)
@@ -201,10 +203,11 @@ class FrameReader:
         facts = self._facts(number)
         if facts is None:
             return None
-        start = HEADER_BYTES + (number % self._slots) * self._stride
-        begin = start + SLOT_HEADER_BYTES
-        picture = self._bytes[begin : begin + math.prod(facts.shape)].copy()
-        if int(self._words[start // _WORD]) != 2 * number + 2:
+        at = HEADER_BYTES + (number % self.slots) * self._stride
+        picture = np.empty(math.prod(facts.shape), np.uint8)
+        if os.preadv(self._file.fileno(), [picture.data], at + SLOT_HEADER_BYTES) < picture.size:
+            raise self._cut_short()
+        if self._lock(at) != 2 * number + 2:
             return None
         return Frame(
             picture.reshape(facts.shape),
@@ -220,37 +223,62 @@ class FrameReader:
             self.path.stem,
         )
 
-    def _reopen(self) -> None:
-        self.close()
-        self._open()
+    def _lock(self, at: int) -> int:
+        # It need not be read in one piece: one that is put together from two is neither of them, and never the one
+        # that is wanted, whose bytes would all have to be there.
+        return int.from_bytes(self._read(_WORD, at), sys.byteorder)
+
+    def _read(self, size: int, at: int) -> bytes:
+        data = os.pread(self._file.fileno(), size, at)
+        if len(data) < size:
+            raise self._cut_short()
+        return data
+
+    def _cut_short(self) -> LayoutError:
+        found = os.fstat(self._file.fileno()).st_size
+        return LayoutError(str(self.path), f"it has been cut from {self._size} to {found} bytes")
+
+    def _look(self) -> tuple[int, int]:
+        """Read the state and how many pictures there have been, from a header that is still what it was."""
+        header = self._read(_HEADER.size, 0)
+        *_, state, published = _HEADER.unpack(header)
+        if header[_FIXED] != self._fixed or state not in (LIVE, CLOSED, REPLACED):
+            raise LayoutError(str(self.path), "its header has been overwritten")
+        return state, published
 
     def _open(self) -> None:
-        with self.path.open("rb") as file:
+        """Open the file; what was open is let go only if this one is in order."""
+        file = self.path.open("rb", buffering=0)
+        try:
             found = os.fstat(file.fileno())
-            size, self.inode = found.st_size, found.st_ino
-            if size < HEADER_BYTES:
-                raise LayoutError(str(self.path), f"it has {size} bytes, and the header alone has {HEADER_BYTES}")
-            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        self._header = np.frombuffer(self._map, np.uint64, HEADER_BYTES // _WORD)
-        self._words = np.frombuffer(self._map, np.uint64, size // _WORD)
-        self._reals = np.frombuffer(self._map, np.float64, size // _WORD)
-        self._bytes = np.frombuffer(self._map, np.uint8)
-        if reason := self._what_is_wrong(size):
-            self.close()
-            raise LayoutError(str(self.path), reason)
-        self._slots, self._stride, self._capacity = (int(self._header[word]) for word in (_SLOTS, _STRIDE, _CAPACITY))
+            header = os.pread(file.fileno(), HEADER_BYTES, 0)
+            if len(header) < HEADER_BYTES:
+                raise LayoutError(
+                    str(self.path), f"it has {len(header)} bytes, and the header alone has {HEADER_BYTES}"
+                )
+            words = _HEADER.unpack_from(header)
+            if reason := _what_is_wrong(words, found.st_size):
+                raise LayoutError(str(self.path), reason)
+        except BaseException:
+            file.close()
+            raise
+        if self.inode:
+            self._file.close()
+        self._file, self.inode, self._size, self._fixed = file, found.st_ino, found.st_size, header[_FIXED]
+        self.slots, self._stride, self._capacity, self.epoch, *writer = words[3:10]
+        self._writer = (writer[0], writer[1], writer[2])
 
-    def _what_is_wrong(self, size: int) -> str:
-        header = [int(each) for each in self._header[:12]]
-        if header[0] != MAGIC:
-            return "it does not begin as one"
-        if header[1] != LAYOUT:
-            return f"it has layout {header[1]}, and {LAYOUT} is known here"
-        slots, stride, capacity = header[_SLOTS], header[_STRIDE], header[_CAPACITY]
-        whole = header[2] == HEADER_BYTES and 0 < slots <= _MOST_SLOTS and stride == SLOT_HEADER_BYTES + capacity
-        if not whole or stride % _WORD or HEADER_BYTES + slots * stride > size:
-            return f"its header does not fit its {size} bytes"
-        return ""
+
+def _what_is_wrong(words: tuple[int, ...], size: int) -> str:
+    magic, layout, header_bytes, slots, stride, capacity = words[:6]
+    if magic != MAGIC:
+        return "it does not begin as one"
+    if layout != LAYOUT:
+        return f"it has layout {layout}, and {LAYOUT} is known here"
+    whole = header_bytes == HEADER_BYTES and 0 < slots <= _MOST_SLOTS and stride == SLOT_HEADER_BYTES + capacity
+    if not whole or stride % _WORD or HEADER_BYTES + slots * stride > size:
+        return f"its header does not fit its {size} bytes"
+    return ""
 
 
 def _boot() -> int:

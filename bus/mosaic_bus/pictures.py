@@ -18,9 +18,10 @@ from mosaic_bus.messages import FrameHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
     from mosaic_bus.client import Subscription
-    from mosaic_bus.commands import FrameStream
+    from mosaic_bus.commands import FrameStream, WatchFramesResult
     from mosaic_bus.messages import RunState
     from mosaic_bus.sync import Bus
 
@@ -58,7 +59,9 @@ class PictureFeed:
         self.streams: list[FrameStream] = []
         self.state: RunState = bus.request("scheduler", Show(run=run)).run
         self.run = self.state.run
-        self._ask()
+        # Asked meanwhile: what is in shared memory goes on while a service is restarted and does not answer.
+        self._asked: Future[tuple[RunState, list[FrameStream]]] | None = bus.begin(self._ask())
+        self._hear(self._asked)
 
     def __enter__(self) -> Self:
         return self
@@ -88,8 +91,10 @@ class PictureFeed:
         deadline = time.monotonic() + wait
         while True:
             now = time.monotonic()
-            if now >= self._ask_at:
-                self._ask_again()
+            if self._asked is None and now >= self._ask_at:
+                self._asked = self._bus.begin(self._ask())
+            elif self._asked is not None and self._asked.done():
+                self._hear(self._asked)
             left = max(0.0, deadline - now)
             if self._source is None:
                 time.sleep(min(left, _LOOK_S))
@@ -100,22 +105,33 @@ class PictureFeed:
 
     def close(self) -> None:
         """Let go of files and subscriptions."""
+        if self._asked is not None:
+            self._asked.cancel()
+        self._leave_source()
+
+    def _leave_source(self) -> None:
         if self._source is not None:
             self._source.close()
             self._source = None
 
-    def _ask_again(self) -> None:
-        with contextlib.suppress(NoAnswerError):  # A service is being restarted; what is in shared memory goes on.
-            self.state = self._bus.request("scheduler", Show(run=self.run), timeout=_ANSWER_S).run
-            self._ask()
-
-    def _ask(self) -> None:
-        self._ask_at = time.monotonic() + _ASK_S
+    async def _ask(self) -> tuple[RunState, list[FrameStream]]:
+        """Where the run is, and which streams it has there."""
+        request = self._bus.client.request
+        state = (await request("scheduler", Show(run=self.run), _ANSWER_S)).run
         found: list[FrameStream] = []
-        if self.state.host:
+        if state.host:
             with contextlib.suppress(CommandRefusedError):  # It is not there yet, or any more.
-                asked = FrameStreams(run=self.run)
-                found = self._bus.request(topics.supervisor(self.state.host), asked, timeout=_ANSWER_S).streams
+                found = (await request(topics.supervisor(state.host), FrameStreams(run=self.run), _ANSWER_S)).streams
+        return state, found
+
+    def _hear(self, asked: Future[tuple[RunState, list[FrameStream]]]) -> None:
+        """Take in what was asked; without an answer things are taken to be as they were."""
+        try:
+            self.state, found = asked.result()
+        except NoAnswerError:
+            return
+        finally:
+            self._asked, self._ask_at = None, time.monotonic() + _ASK_S
         live = [each for each in found if each.writer != "ended"]
         self.streams = [each for each in live if self._stream in (None, each.newest.stream)]
         self._choose_source()
@@ -126,11 +142,11 @@ class PictureFeed:
         here = not self._remote and all(is_here(each.newest) for each in self.streams)
         if here:
             if not isinstance(self._source, _Local):
-                self.close()
+                self._leave_source()
                 self._source = _Local()
             self._source.follow([each.newest.file for each in self.streams])
         elif not isinstance(self._source, _FromAfar) or self._source.host != self.streams[0].newest.host:
-            self.close()
+            self._leave_source()
             self._source = _FromAfar(self._bus, self.streams[0].newest.host, self.run, self._stream, self._wanted)
 
 
@@ -176,10 +192,11 @@ class _Local:
         deadline = time.monotonic() + wait
         while True:
             for file, reader in list(self._readers.items()):
-                if self._seen.get(file) == (reader.inode, reader.published):
-                    continue
                 try:
-                    published, frame = reader.published, reader.latest()
+                    published = reader.published
+                    if self._seen.get(file) == (reader.inode, published):
+                        continue
+                    frame = reader.latest()
                 except (OSError, FrameError):
                     self._drop(file)
                     continue
@@ -215,16 +232,18 @@ class _FromAfar:
         topic = topics.run_picture(run, max_dim, quality)
         self._subscription: Subscription = bus.subscribe(topic, max_queue=_PICTURES_KEPT)
         self._renew_at = 0.0
+        self._renewal: Future[WatchFramesResult] | None = None
         self._seen: dict[str, tuple[int, int, float]] = {}
 
     def next(self, wait: float) -> Frame | None:
         """Wait for a picture that was not seen yet."""
         deadline = time.monotonic() + wait
         while (now := time.monotonic()) < deadline:
-            if now >= self._renew_at:
+            if now >= self._renew_at and (self._renewal is None or self._renewal.done()):
+                # What comes of it does not matter: if it was refused the run has ended, else pictures come.
                 self._renew_at = now + _RENEW_S
-                with contextlib.suppress(CommandRefusedError, NoAnswerError):  # It has ended, or is away for a moment.
-                    self._bus.request(topics.supervisor(self.host), self._ask_for, timeout=_ANSWER_S)
+                watch = self._bus.client.request(topics.supervisor(self.host), self._ask_for, _ANSWER_S)
+                self._renewal = self._bus.begin(watch)
             message = self._bus.wait_for(self._subscription, deadline - now)
             if message is None:
                 continue
@@ -237,6 +256,8 @@ class _FromAfar:
 
     def close(self) -> None:
         """Ask no more; the pictures stop when nobody does."""
+        if self._renewal is not None:
+            self._renewal.cancel()
         self._bus.unsubscribe(self._subscription)
 
 

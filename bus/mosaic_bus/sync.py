@@ -14,6 +14,7 @@ from mosaic_bus.messages import Model
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
+    from concurrent.futures import Future
 
     from mosaic_bus.commands import Command
     from mosaic_bus.envelope import Message
@@ -60,6 +61,13 @@ class Bus:
     def request(self, service: str, command: Command[Result], timeout: float = 10.0) -> Result:
         """Send a command and return its result; raise `CommandRefusedError` with the reason."""
         return self._call(self.client.request(service, command, timeout))
+
+    def begin(self, coroutine: Coroutine[object, object, Value]) -> Future[Value]:
+        """Have something done by `client` meanwhile; the future tells what came of it."""
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise BusError("this bus is closed: open another")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def listen(self, *prefixes: str, timeout: float | None = None) -> Iterator[Message]:
         """Yield messages as they come, all that are sent from now on; end after `timeout` seconds of silence."""
@@ -125,10 +133,7 @@ class Bus:
         self._loop.close()
 
     def _call(self, coroutine: Coroutine[object, object, Value]) -> Value:
-        if not self._thread.is_alive():
-            coroutine.close()
-            raise BusError("this bus is closed: open another")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self.begin(coroutine)
         try:
             return future.result()
         except BaseException:

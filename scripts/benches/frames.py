@@ -5,8 +5,10 @@ Method, for each shape:
   with as many slots, and `FrameWriter.write` with all its figures. The ratio is the median of the turns' ratios. No
   reader runs meanwhile.
 - torn, bad_header, reader_distinct_fps: a writer flat out, and a reader in another process that copies the newest
-  picture as fast as it can. Each picture is of one colour that tells its number, so a reader can tell one that is put
-  together from two. `frames` is how many were written in all while somebody read.
+  picture as fast as it can and checks it. Each picture is noise that carries its number and a checksum of itself, so
+  that one put together from two is found out. It goes on until `frames` different pictures have been read and checked;
+  `written` is how many the writer made meanwhile. A bad header is a ring that was refused, or a shape or step that
+  does not belong to the picture.
 - latency: a writer at 60 pictures per second, and the reader, which looks every tenth of a millisecond: from the
   writer's own time stamp, taken before the picture is complete, to the end of the reader's copy.
 
@@ -32,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _frames_reader import PATTERNS
+from _frames_reader import Sealed
 
 from mosaic_services.environments import build, read_recipe
 from mosaic_worker.frames import FrameWriter
@@ -50,15 +52,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def patterns(shape: tuple[int, ...]) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Pictures of one colour each."""
-    return [np.full(shape, number, np.uint8) for number in range(PATTERNS)]
-
-
 def measure_rates(folder: Path, shape: tuple[int, ...], turns: int, frames: int) -> dict[str, float]:
     """The writer against a bare copy, in turns."""
-    pictures = patterns(shape)
-    size = pictures[0].nbytes
+    pictures = Sealed(shape).pictures
+    size, count = pictures[0].nbytes, len(pictures)
     with (folder / "ceiling").open("w+b") as file:
         os.posix_fallocate(file.fileno(), 0, SLOTS * size)
         mapped = mmap.mmap(file.fileno(), SLOTS * size)
@@ -70,13 +67,11 @@ def measure_rates(folder: Path, shape: tuple[int, ...], turns: int, frames: int)
     for _ in range(turns):
         began = time.perf_counter()
         for number in range(frames):
-            np.copyto(slots[number % SLOTS], pictures[number % PATTERNS])
+            np.copyto(slots[number % SLOTS], pictures[number % count])
         copies.append(frames / (time.perf_counter() - began))
         began = time.perf_counter()
         for number in range(frames):
-            writer.write(
-                pictures[number % PATTERNS], step=number, last_reward=1.0, rolling_return=2.0, step_rate_hz=3.0
-            )
+            writer.write(pictures[number % count], step=number, last_reward=1.0, rolling_return=2.0, step_rate_hz=3.0)
         writes.append(frames / (time.perf_counter() - began))
     writer.close()
     ratios = [write / copy for write, copy in zip(writes, copies, strict=True)]
@@ -88,15 +83,15 @@ def measure_rates(folder: Path, shape: tuple[int, ...], turns: int, frames: int)
 
 
 @contextmanager
-def reader(ring: Path, shape: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """Read in another process while the body runs; afterwards the result is filled in."""
-    command = [sys.executable, str(Path(__file__).with_name("_frames_reader.py")), str(ring)]
-    process = subprocess.Popen([*command, "--shape", *map(str, shape)], stdout=subprocess.PIPE, text=True)
+def reader(ring: Path, shape: tuple[int, ...], count: int) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Read so many pictures, or as long as the body runs, in another process; afterwards the result is filled in."""
+    command = [sys.executable, str(Path(__file__).with_name("_frames_reader.py")), str(ring), str(count)]
+    process = subprocess.Popen([*command, *map(str, shape)], stdout=subprocess.PIPE, text=True)
     seen: dict[str, Any] = {}
     assert process.stdout is not None  # noqa: S101 - for the type checker
     process.stdout.readline()
     try:
-        yield seen
+        yield process, seen
     finally:
         process.terminate()
         seen.update(json.loads(process.communicate()[0]))
@@ -104,17 +99,18 @@ def reader(ring: Path, shape: tuple[int, ...]) -> Iterator[dict[str, Any]]:
 
 def measure_reading(folder: Path, shape: tuple[int, ...], frames: int) -> dict[str, Any]:
     """A writer flat out and a reader that checks every picture it gets."""
-    pictures = patterns(shape)
+    sealed = Sealed(shape)
     writer = FrameWriter(folder, "flat-out", SLOTS)
-    writer.write(pictures[0], step=0)
-    with reader(writer.path, shape) as seen:
-        for number in range(1, frames):
-            writer.write(pictures[number % PATTERNS], step=number)
+    writer.write(sealed.picture(0), step=0)
+    with reader(writer.path, shape, frames) as (process, seen):
+        while process.poll() is None:
+            for number in range(writer.published, writer.published + 1000):
+                writer.write(sealed.picture(number), step=number)
     writer.close()
     return {
-        "frames": frames,
+        "frames": seen["distinct"],
+        "written": writer.published,
         "reader_distinct_fps": round(seen["fps"]),
-        "distinct": seen["distinct"],
         "torn": seen["torn"],
         "bad_header": seen["bad_header"],
     }
@@ -122,14 +118,14 @@ def measure_reading(folder: Path, shape: tuple[int, ...], frames: int) -> dict[s
 
 def measure_latency(folder: Path, shape: tuple[int, ...], seconds: float) -> dict[str, Any]:
     """A writer at a steady rate and a reader that waits for each picture."""
-    pictures = patterns(shape)
+    sealed = Sealed(shape)
     writer = FrameWriter(folder, "steady", SLOTS)
-    writer.write(pictures[0], step=0)
-    with reader(writer.path, shape) as seen:
+    writer.write(sealed.picture(0), step=0)
+    with reader(writer.path, shape, 10**9) as (_, seen):
         began = time.perf_counter()
         for number in range(1, int(seconds * LATENCY_HZ)):
             time.sleep(max(0.0, began + number / LATENCY_HZ - time.perf_counter()))
-            writer.write(pictures[number % PATTERNS], step=number)
+            writer.write(sealed.picture(number), step=number)
     writer.close()
     return {"p50_ms": round(seen["p50_ms"], 3), "p99_ms": round(seen["p99_ms"], 3)}
 
@@ -159,7 +155,7 @@ def measure_training(folder: Path, rounds: int, seconds: float) -> dict[str, Any
 def main() -> None:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=200_000, help="pictures written while somebody reads")
+    parser.add_argument("--frames", type=int, default=200_000, help="pictures of each shape that are read and checked")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=7, help="of training with and without pictures")
     arguments = parser.parse_args()

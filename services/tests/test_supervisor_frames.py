@@ -118,18 +118,32 @@ def test_pictures_per_second_are_those_of_the_last_two_seconds(frames):
     assert frames.states(KEY.run)[0].fps == 0
 
 
-def test_header_that_goes_bad_under_way_does_not_stop_the_others(frames, said):
+@pytest.mark.parametrize("harm", [lambda path: path.write_bytes(b"\xff" * 2000), lambda path: os.truncate(path, 0)])
+def test_ring_that_goes_bad_under_way_is_counted_and_said_once_and_does_not_stop_the_others(frames, said, harm):
     folder = frames.make(KEY)
     bad, good = FrameWriter(folder, "bad"), FrameWriter(folder, "good")
     bad.write(picture())
     good.write(picture())
     frames.turn(0.0)
-    with bad.path.open("r+b") as file:
-        file.write(b"\xff" * 256)
+    harm(bad.path)
+    assert [state.newest.stream for state in frames.states(KEY.run)] == ["bad", "good"], "nobody has looked yet"
     good.write(picture())
-    frames.turn(0.05)
-    frames.turn(0.6)
+    with capture_logs() as logs:
+        for now in (0.6, 0.65, 1.2, 1.8):
+            frames.turn(now)
     assert said[-1][1].stream == "good"
+    assert [state.newest.stream for state in frames.states(KEY.run)] == ["good"]
+    assert frames.counters["bad_rings"] == 1
+    assert [(each["event"], each["stream"]) for each in logs] == [("pictures cannot be read", "bad")]
+
+
+def test_ring_that_goes_bad_just_before_the_end_does_not_stop_it(frames):
+    writer = FrameWriter(frames.make(KEY))
+    writer.write(picture(), step=5)
+    frames.turn(0.0)
+    os.truncate(writer.path, 0)
+    (last,) = frames.end(KEY)
+    assert (last.newest.step, last.published, last.writer) == (5, 1, "ended")
 
 
 @pytest.mark.parametrize("looks", [0, 1, 3])
@@ -168,7 +182,8 @@ def test_leases_of_many_readers_are_one_and_end(frames):
     writer.write(picture(1))
     frames.turn(0.1)
     assert len(pictures.take(pictures.encode(pictures.plan(102.2)), 102.2)) == 1
-    assert pictures.plan(106.3) == []
+    assert pictures.encode(pictures.plan(106.3)) == []
+    assert pictures._readers == {}, "files that nobody wants are let go, and their memory with them"
     assert not pictures.asked.is_set()
 
 

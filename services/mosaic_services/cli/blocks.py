@@ -76,5 +76,6 @@ def _show(feed: PictureFeed, frame: Frame | None) -> None:
 def _below(feed: PictureFeed, frame: Frame | None) -> str:
     if frame is None:
         return "waiting for a picture…"
-    died = "  its writer has died: no more will come" if any(each.writer == "dead" for each in feed.streams) else ""
-    return f"{of_picture(frame)}  picture {frame.number:,}, {ago(frame.wall)}{died}"
+    # First, for a narrow terminal shows only the beginning of the line.
+    died = "its writer has died: no more will come  " if any(each.writer == "dead" for each in feed.streams) else ""
+    return f"{died}picture {frame.number:,}, {ago(frame.wall)}  {of_picture(frame)}"

@@ -34,8 +34,11 @@ def require(path: Path) -> None:
         raise InputError(
             f"{path} is neither {', '.join(_KINDS[:-1])} nor {_KINDS[-1]}", "its ending says what to write"
         )
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {path.absolute().parent}")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"the folder {folder} cannot be written to")
     if path.suffix.lower() == ".mp4":
         _ffmpeg()
 

@@ -13,6 +13,7 @@ import typer
 from mosaic_bus import topics
 from mosaic_bus.commands import FrameStream, FrameStreams, Show
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.messages import RunStateName
 from mosaic_bus.pictures import PictureFeed, is_here
 from mosaic_services.cli import film
 from mosaic_services.cli.blocks import watch_pictures
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _FIRST_PICTURE_S = 10.0
+_POLL_S = 0.25
+_NOT_YET = (RunStateName.QUEUED, RunStateName.PREPARING, RunStateName.STARTING)
 _HOW_TO = "a worker publishes pictures if it is told to: see docs/frames.md"
 
 
@@ -59,6 +62,8 @@ def command(
     with current.connect() as bus:
         state = bus.request("scheduler", Show(run=run)).run
         streams = _streams(bus, state)
+        if not streams and (watch or save):
+            state, streams = _await_streams(bus, state)
         chosen = [each for each in streams if stream in (None, each.newest.stream)]
         if streams and not chosen:
             names = ", ".join(each.newest.stream for each in streams)
@@ -88,6 +93,21 @@ def _streams(bus: Bus, state: RunState) -> list[FrameStream]:
         if error.code == "unknown_run":
             return []
         raise
+
+
+def _await_streams(bus: Bus, state: RunState) -> tuple[RunState, list[FrameStream]]:
+    """Wait for a run that was only just submitted to start, and then a little while for its first picture."""
+    if state.state in _NOT_YET:
+        print(f"waiting for run {short(state.run)} ({state.state}) to start; Ctrl-C stops waiting", file=sys.stderr)
+    streams: list[FrameStream] = []
+    deadline = time.monotonic() + _FIRST_PICTURE_S
+    while not streams and not state.state.final and time.monotonic() < deadline:
+        if state.state in _NOT_YET:
+            deadline = time.monotonic() + _FIRST_PICTURE_S
+        time.sleep(_POLL_S)
+        state = bus.request("scheduler", Show(run=state.run)).run
+        streams = _streams(bus, state)
+    return state, streams
 
 
 # ── the list ─────────────────────────────────────────────────────────────────────────────────────────

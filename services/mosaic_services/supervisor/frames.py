@@ -18,7 +18,7 @@ import structlog
 
 from mosaic_bus import topics
 from mosaic_bus.commands import FrameStream
-from mosaic_bus.errors import BusError
+from mosaic_bus.errors import BusError, FrameError
 from mosaic_bus.frames import FrameFacts, FrameReader
 from mosaic_bus.home import make_private
 from mosaic_bus.messages import FrameHandle
@@ -60,6 +60,8 @@ class Ring:
         self.stream = stream
         self.reader = FrameReader(path)
         self.facts: FrameFacts | None = None
+        self._published = 0
+        self._is_closed = False
         self._seen: tuple[int, int] | None = None
         self._counts: deque[tuple[float, int]] = deque(maxlen=_COUNTS_KEPT)
 
@@ -76,10 +78,10 @@ class Ring:
 
     def count(self, now: float) -> None:
         """Note how many pictures there have been by now."""
-        published = self.reader.published
-        if self._counts and published < self._counts[-1][1]:  # Another writer has begun anew.
+        self._note()
+        if self._counts and self._published < self._counts[-1][1]:  # Another writer has begun anew.
             self._counts.clear()
-        self._counts.append((now, published))
+        self._counts.append((now, self._published))
 
     def handle(self, host: str) -> FrameHandle | None:
         """What is said of the newest picture."""
@@ -108,6 +110,7 @@ class Ring:
         handle = self.handle(host)
         if handle is None:
             return None
+        self._note()
         fps = 0.0
         if len(self._counts) > 1 and not ended:
             (since, before), (now, after) = self._counts[0], self._counts[-1]
@@ -115,11 +118,16 @@ class Ring:
         writer: Literal["live", "closed", "dead", "ended"] = "live"
         if ended:
             writer = "ended"
-        elif self.reader.is_closed:
+        elif self._is_closed:
             writer = "closed"
         elif not self.reader.writer_is_alive:
             writer = "dead"
-        return FrameStream(newest=handle, published=self.reader.published, fps=fps, writer=writer)
+        return FrameStream(newest=handle, published=self._published, fps=fps, writer=writer)
+
+    def _note(self) -> None:
+        """Keep what the header says; of a ring that has gone bad, which its next turn will tell, what it last said."""
+        with contextlib.suppress(OSError, FrameError):
+            self._published, self._is_closed = self.reader.published, self.reader.is_closed
 
 
 class _Followed:

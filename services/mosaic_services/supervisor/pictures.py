@@ -149,7 +149,8 @@ class Pictures:
             except FileNotFoundError:
                 continue  # The attempt has just ended.
             except Exception as error:  # Whatever a worker wrote there, it is its own loss.
-                self._readers.pop(path, None)
+                if reader := self._readers.pop(path, None):
+                    reader.close()
                 results.append(Encoded(mine[0], mine[0].handle, b"", None, str(error)))
         return results
 

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ __all__ = ["FOLDER", "FastLane", "FastLaneSettings", "FastLaneTelemetryWrapper",
 FOLDER = "MOSAIC_FASTLANE_DIR"
 _SMOOTHING = 0.1
 """How much of a finished episode goes into the rolling return."""
+_ALONE_S = 5.0
+"""How long a tile waits for the environment that publishes the grid: it may be wrapped last."""
 _PID, _STATE, _HEADER_WORDS = 7, 10, 12
 
 
@@ -62,7 +65,8 @@ class Watch:
         self._recording = False
         self._can_render = True
         self._shown: tuple[float, int] | None = None
-        self._pid = os.getpid()
+        self._alone_since: float | None = None
+        self.pid = os.getpid()
 
     def __reduce__(self) -> Any:
         """A copy of an environment, as planners make them, is not watched."""
@@ -81,7 +85,10 @@ class Watch:
         """The environment took a step. This is the hot path: mostly a few additions and a look at the clock."""
         self.step += 1
         self.last_reward = reward
-        self._episode_return = self._episode_return + reward
+        try:
+            self._episode_return = self._episode_return + reward
+        except TypeError:  # not a number, as with some environments of several agents: training goes on
+            self._episode_return = math.nan
         if self._recording or self._clock() >= self._due:
             self._look(over=bool(over))
         if over:
@@ -109,12 +116,21 @@ class Watch:
 
     def _look(self, *, over: bool) -> None:
         """Take a picture, for those who watch now and for the video."""
-        if os.getpid() != self._pid:  # a copy in a forked process: the stream and the files are its parent's
+        if os.getpid() != self.pid:  # a copy in a forked process: the stream and the files are its parent's
+            self._lane.say(
+                f"no pictures of environment {self.index} in process {os.getpid()}: it was wrapped in {self.pid}; "
+                "wrap it in the process that steps it"
+            )
             self.mute()
             self._recorder, self._recording = None, False
             return
         now = self._clock()
         is_due = now >= self._due
+        if is_due and not self._lane.can_show(self):
+            self._wait_for_the_grid(now)
+            is_due = False
+        elif is_due:
+            self._alone_since = None
         recorder = self._recorder if self._recording else None
         is_wanted = recorder is not None and recorder.wants(over=over)
         if not is_due and not is_wanted:
@@ -127,6 +143,18 @@ class Watch:
             self._due = self._clock() + self._interval
         if recorder is not None and is_wanted and picture is not None:
             recorder.add(picture)
+
+    def _wait_for_the_grid(self, now: float) -> None:
+        """Render nothing: the environment that publishes the grid is not here, as yet or because it is elsewhere."""
+        self._due = now + self._interval
+        if self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since >= _ALONE_S:
+            self._alone_since = math.inf
+            self._lane.say(
+                f"environment {self.index} is not in the grid: environment 0, which publishes it, is not in this "
+                f"process ({os.getpid()}). Step them in one process, as SyncVectorEnv does, or use the mode single"
+            )
 
     def _measure(self, now: float) -> None:
         """Find the rate of steps since the last picture."""
@@ -174,6 +202,10 @@ class FastLane:
         self._writer: FrameWriter | None = None
         self._writer_pid = 0
         self._broken = False
+
+    def __reduce__(self) -> Any:
+        """In another process, as one of several environments may be, it is another; it talks to the run's log there."""
+        return partial(FastLane, self._settings, self._folder, record=self._record, run_dir=self._run_dir), ()
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], run_dir: Path, emitter: Emitter | None = None) -> "FastLane":
@@ -227,6 +259,13 @@ class FastLane:
     def is_coordinator(self, index: int) -> bool:
         """Whether an environment publishes the tiling of all."""
         return self._settings.mode == "grid" and index == 0
+
+    def can_show(self, watch: Watch) -> bool:
+        """Whether a picture of this environment can be published: a tile needs the publisher of the grid beside it."""
+        if self._settings.mode != "grid":
+            return True
+        publisher = self._watches.get(0)
+        return publisher is not None and publisher.pid == watch.pid
 
     def show(self, watch: Watch, picture: Picture | None) -> None:
         """Publish a picture, or keep it for the tiling."""

@@ -77,6 +77,8 @@ class FrameWriter:
         step_rate_hz: float = float("nan"),
     ) -> int:
         """Publish a picture (height × width, or × 1, 3 or 4 channels, of uint8) with its figures; return its number."""
+        if self._is_cut():
+            self._let_go()  # and begin another file
         if picture.shape != self._shape:
             self._fit(picture)
         number = self.published
@@ -168,9 +170,17 @@ class FrameWriter:
 
     def _leave(self, state: int) -> None:
         """Tell readers of the present file why nothing more comes, and let go of it."""
+        if not self._is_cut():
+            self._header[_STATE] = state
+        self._let_go()
+
+    def _is_cut(self) -> bool:
+        """Whether somebody has cut the file: who then writes to its mapping is killed on the spot (SIGBUS)."""
+        return self._map is not None and self._map.size() < len(self._map)
+
+    def _let_go(self) -> None:
         if self._map is None:
             return
-        self._header[_STATE] = state
         self._header = np.zeros_like(self._header)
         self._ints, self._floats, self._pixels, self._shaped, self._shape = [], [], [], [], ()
         self._capacity = 0

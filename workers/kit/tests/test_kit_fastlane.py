@@ -347,6 +347,30 @@ def test_an_environment_that_is_only_recorded_is_no_part_of_the_grid(tmp_path, c
     assert shown().picture.shape == (4, 6, 3)
 
 
+def test_a_tile_waits_without_rendering_for_the_one_that_publishes_the_grid(lane, clock, shown, journal):
+    emitter, lines = journal
+    grid = lane("grid", emitter=emitter)
+    second = grid.wrap(inner := Painted(20), 1)
+    second.reset()
+    clock.now += 4.9
+    play(second, 1)
+    assert (inner.renders, lines()) == (0, []), "it may be wrapped last"
+    first = grid.wrap(Painted(10), 0)
+    clock.now += 1
+    second.reset()
+    first.reset()
+    assert [int(shown().picture[0, column, 0]) for column in (0, 6)] == [10, 20]
+    first.close()
+    for _ in range(20):
+        clock.now += 1
+        play(second, 1)
+    (line,) = lines()
+    assert (
+        "environment 1 is not in the grid: environment 0, which publishes it, is not in this process" in line["message"]
+    )
+    assert inner.renders == 1
+
+
 def test_a_grid_of_one_is_that_one(lane, shown):
     lane("grid").wrap(Painted(8)).reset()
     assert shown().picture.shape == (4, 6, 3)
@@ -545,7 +569,9 @@ def test_a_forked_child_leaves_its_parents_writer_alone(lane, clock, shown, capf
     assert in_fork(child) == 0
     assert shown().number == 0
     assert shown().state != CLOSED
-    assert "is written by process" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "is written by process" in said
+    assert said.count(f"it was wrapped in {os.getpid()}; wrap it in the process that steps it") == 1
     play(env, 1)
     assert shown().number == 1
 
@@ -557,6 +583,18 @@ def test_a_forked_child_publishes_what_its_parent_does_not(lane, shown):
 
     assert in_fork(lambda: one.wrap(Painted(3)).reset() and None) == 0
     assert (shown().picture == 3).all()
+
+
+@pytest.mark.parametrize("reward", [{"a": 1.0}, None, "much"])
+def test_rewards_that_are_no_numbers_do_not_disturb_training(lane, clock, shown, reward):
+    env = lane().wrap(Painted(reward=reward, length=2))
+    env.reset()
+    play(env, 3)
+    clock.now += 1
+    play(env, 1)
+    assert shown().step == 4
+    assert math.isnan(shown().last_reward)
+    assert math.isnan(shown().rolling_return)
 
 
 def test_rewards_that_are_arrays_are_added_up(lane, clock, shown):
