@@ -76,7 +76,9 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
 
 
 def read(path: Path, field: str) -> Any:
-    """Read a file that torch saved, whoever saved it; ConfigError blames the field of the config that names it."""
+    """Read a file that torch saved, whoever saved it, of a folder the newest; ConfigError blames `field`."""
+    if path.is_dir():
+        path = _newest(path, field)
     if not path.is_file():
         raise ConfigError(f"{field}: {str(path)!r}: no such file")
     try:
@@ -87,6 +89,14 @@ def read(path: Path, field: str) -> Any:
             f"{field}: {str(path)!r} is no file of trained weights: only tensors and plain values are read, never code"
             f" ({reason})"
         ) from error
+
+
+def _newest(folder: Path, field: str) -> Path:
+    """The model in a folder, such as that of a run, that was saved last."""
+    found = max(folder.rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns, default=None)
+    if found is None:
+        raise ConfigError(f"{field}: there is no {SUFFIX} file in {str(folder)!r}")
+    return found
 
 
 def is_ours(content: Any) -> bool:

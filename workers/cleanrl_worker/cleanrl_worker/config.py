@@ -70,8 +70,12 @@ class CleanRLExtras(PictureFields):
     curriculum_schedule: list[Stage] | str | None = Field(
         default=None, description=f"Stages of environments, or a preset: {', '.join(_PRESETS)}"
     )
-    checkpoint_path: str | None = Field(default=None, description="resume_training: the checkpoint to go on from")
-    policy_path: str | None = Field(default=None, description="policy_eval and interactive: the trained model")
+    checkpoint_path: str | None = Field(
+        default=None, description="resume_training: the checkpoint to go on from, or a run's folder"
+    )
+    policy_path: str | None = Field(
+        default=None, description="policy_eval and interactive: the trained model, or a run's folder"
+    )
     eval_episodes: int = Field(default=10, ge=1, description="policy_eval: how many episodes; episode i has seed + i")
     eval_num_envs: int = Field(default=8, ge=1, le=256, description="policy_eval: how many are played at a time")
     eval_gamma: float = Field(default=0.99, ge=0, le=1, description="policy_eval: discount of the discounted return")

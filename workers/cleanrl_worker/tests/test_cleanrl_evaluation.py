@@ -34,7 +34,8 @@ def by_seed(events):
 def test_episode_i_has_seed_plus_i_however_many_are_played_at_a_time(cleanrl, trained):
     batched = evaluate(cleanrl, trained, eval_episodes=20, eval_num_envs=8)
     one_by_one = evaluate(cleanrl, trained, eval_episodes=20, eval_num_envs=1)
-    shard = evaluate(cleanrl, trained, seed=105, eval_episodes=5, eval_num_envs=3)
+    run_folder = str(Path(trained).parents[1])
+    shard = evaluate(cleanrl, run_folder, seed=105, eval_episodes=5, eval_num_envs=3)
     assert list(by_seed(one_by_one)) == list(range(100, 120))
     assert by_seed(batched) == by_seed(one_by_one)
     assert by_seed(shard) == {seed: by_seed(batched)[seed] for seed in range(105, 110)}
