@@ -11,9 +11,12 @@ from mosaic_services.cli.output import console, say, styled, table
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.table import Table
+
 __all__ = ["print_algorithm", "print_description", "type_of"]
 
 _SET_BY_THE_PLATFORM = frozenset({"run_id", "worker_id"})
+_NAMES_SHOWN = 8
 
 
 def print_description(worker: str, profile: str, description: dict[str, Any], upstream: Path | None) -> None:
@@ -61,7 +64,8 @@ def _print_algorithms(worker: str, profile: str, cards: list[dict[str, Any]]) ->
     rows = table("algo", "family", "actions", "runs here")
     rows.columns[3].no_wrap = False
     for card in cards:
-        runs = styled((f"✓ {card.get('source', '')}", "green")) if card.get("runs") else styled(card.get("needs", ""))
+        needs = str(card.get("needs", "")).removeprefix(f"{card['name']} ")  # its name stands in the same row
+        runs = styled((f"✓ {card.get('source', '')}", "green")) if card.get("runs") else styled(needs)
         rows.add_row(styled((card["name"], "bold")), card.get("family", ""), card.get("actions", ""), runs)
     console().print(rows)
     hint = f"hyperparameters: mosaic workers describe {worker}{_option(profile)} --algo NAME"
@@ -83,29 +87,47 @@ def _print_map(title: str, content: dict[str, Any]) -> None:
 
 
 def _print_config(schema: dict[str, Any]) -> None:
-    fields = schema.get("properties") or {}
-    if not fields:
+    if not schema.get("properties"):
         return
-    required = set(schema.get("required") or ())
     say(("\nCONFIG", "bright_black"))
     rows = table("field", "type", "default", "help")
     rows.columns[1].no_wrap = rows.columns[3].no_wrap = False
-    for name, field in fields.items():
+    _add_fields(rows, schema, schema, "")
+    console().print(rows)
+
+
+def _add_fields(rows: Table, part: dict[str, Any], schema: dict[str, Any], prefix: str) -> None:
+    """Add a row for each field, and for the fields of those that have some themselves."""
+    required = set(part.get("required") or ())
+    for name, field in (part.get("properties") or {}).items():
         if name in _SET_BY_THE_PLATFORM:
+            continue
+        nested = _resolved(field, schema)
+        if nested.get("properties"):
+            _add_fields(rows, nested, schema, f"{prefix}{name}.")
             continue
         given = _text(field["default"]) if "default" in field else ""
         default = styled(("required", "yellow")) if name in required else styled(given)
-        rows.add_row(styled((name, "bold")), type_of(field, schema), default, field.get("description", ""))
-    console().print(rows)
+        rows.add_row(styled((prefix + name, "bold")), type_of(field, schema), default, field.get("description", ""))
+
+
+def _resolved(field: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """What a reference stands for."""
+    if "$ref" not in field:
+        return field
+    name = str(field["$ref"]).rsplit("/", 1)[-1]
+    found: dict[str, Any] = (schema.get("$defs") or {}).get(name, {"type": name})
+    return found
 
 
 def type_of(field: dict[str, Any], schema: dict[str, Any]) -> str:
     """Write the type of a field as people would: `integer ≥ 1`, `random | passive`."""
     if "$ref" in field:
-        name = str(field["$ref"]).rsplit("/", 1)[-1]
-        return type_of((schema.get("$defs") or {}).get(name, {"type": name}), schema)
+        return type_of(_resolved(field, schema), schema)
     if "enum" in field:
-        return " | ".join(map(str, field["enum"]))
+        names = [str(each) for each in field["enum"]]
+        more = f" | … {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        return " | ".join(names[:_NAMES_SHOWN]) + more
     if "const" in field:
         return str(field["const"])
     for key in ("anyOf", "oneOf"):

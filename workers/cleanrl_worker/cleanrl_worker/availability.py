@@ -48,6 +48,9 @@ _CANNOT_RUN = {
     ),
 }
 
+# What scripts with such a part in their name import beside; once there is a checkout, they are asked themselves.
+_ALSO_NEEDED = {"jax": "jax and flax", "envpool": "envpool", "procgen": "procgen", "pettingzoo": "supersuit"}
+
 
 @dataclass(frozen=True)
 class Script:
@@ -110,6 +113,8 @@ def _of_checkout(algorithm: Algorithm) -> Script:
         if "legacy" in algorithm.upstreams:
             here = f"or here with a checkout: {_GET_A_CHECKOUT}"
             raise ConfigError(f"{name} runs in profile legacy (mosaic submit --profile legacy …), {here}")
+        if also := [packages for part, packages in _ALSO_NEEDED.items() if part in name]:
+            raise ConfigError(f"{name} needs {', '.join(also)}, which no profile of this worker has, and a checkout")
         raise ConfigError(f"{name} runs with a checkout of CleanRL: {_GET_A_CHECKOUT}")
     path = folder / "cleanrl" / f"{name}.py"
     if not path.is_file():
