@@ -143,16 +143,20 @@ def _is_there(package: str, folder: Path) -> bool:
     return package in sys.stdlib_module_names or (folder / package).is_dir() or bool(importlib.util.find_spec(package))
 
 
-def _imports(path: Path) -> Iterator[str]:
+@functools.cache
+def _imports(path: Path) -> tuple[str, ...]:
+    """The modules that a file imports at its top; those of a library that scripts share are read once for all."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError):
-        return  # Whoever reads its arguments says what is wrong with it.
+        return ()  # Whoever reads its arguments says what is wrong with it.
+    names: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
+            names.append(node.module)
+    return tuple(names)
 
 
 def _checkout() -> Path | None:
