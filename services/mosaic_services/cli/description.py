@@ -61,7 +61,8 @@ def _print_algorithms(worker: str, profile: str, cards: list[dict[str, Any]]) ->
     rows = table("algo", "family", "actions", "runs here")
     rows.columns[3].no_wrap = False
     for card in cards:
-        runs = styled((f"✓ {card.get('source', '')}", "green")) if card.get("runs") else styled(card.get("needs", ""))
+        needs = str(card.get("needs", "")).removeprefix(f"{card['name']} ")
+        runs = styled((f"✓ {card.get('source', '')}", "green")) if card.get("runs") else styled(needs)
         rows.add_row(styled((card["name"], "bold")), card.get("family", ""), card.get("actions", ""), runs)
     console().print(rows)
     hint = f"hyperparameters: mosaic workers describe {worker}{_option(profile)} --algo NAME"
