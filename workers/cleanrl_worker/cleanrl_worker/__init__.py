@@ -26,6 +26,7 @@ def get_worker_metadata() -> WorkerMetadata:
     from cleanrl_worker.availability import algorithm_cards, profile, upstream_version  # noqa: PLC0415 - keeps the import light
     from cleanrl_worker.config import CleanRLWorkerConfig  # noqa: PLC0415 - as above
 
+    is_default = profile() == "default"
     return WorkerMetadata(
         name="cleanrl",
         version=__version__,
@@ -39,9 +40,10 @@ def get_worker_metadata() -> WorkerMetadata:
             action_spaces=("discrete", "continuous"),
             observation_spaces=("vector", "image"),
             max_agents=1,
-            supports_checkpointing=True,
-            supports_resume=True,
-            interactive_commands=("reset", "step", "init_agent", "select_action"),
+            # What saves, resumes and answers is ours, and lives in default.
+            supports_checkpointing=is_default,
+            supports_resume=is_default,
+            interactive_commands=("reset", "step", "init_agent", "select_action") if is_default else (),
             requires_gpu=False,
             estimated_memory_mb=512,
         ),

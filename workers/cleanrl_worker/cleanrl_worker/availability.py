@@ -8,7 +8,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +47,8 @@ _CANNOT_RUN = {
         "was tried and does not run: it drives envpool through XLA, which the versions that can be installed do not do",
     ),
 }
-
-# What scripts with such a part in their name import beside; once there is a checkout, they are asked themselves.
-_ALSO_NEEDED = {"jax": "jax and flax", "envpool": "envpool", "procgen": "procgen", "pettingzoo": "supersuit"}
+# What scripts with such a word in their name import, for when there is no checkout to read it from.
+_PACKAGES = {"jax": "jax", "envpool": "envpool", "procgen": "procgen", "pettingzoo": "supersuit"}
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,7 @@ def find_script(algo: str) -> Script:
 def _legacy(algorithm: Algorithm) -> Script:
     spec = importlib.util.find_spec("cleanrl")
     if "legacy" not in algorithm.upstreams or spec is None or not spec.submodule_search_locations:
+        _refuse_missing(algorithm.name, _packages_by_name(algorithm.name))
         raise ConfigError(f"{algorithm.name} runs in profile default, with a checkout: {_GET_A_CHECKOUT}")
     path = Path(spec.submodule_search_locations[0]) / f"{algorithm.name}.py"
     return _script(algorithm, "legacy", path, importlib.metadata.version("cleanrl"))
@@ -113,14 +113,12 @@ def _of_checkout(algorithm: Algorithm) -> Script:
         if "legacy" in algorithm.upstreams:
             here = f"or here with a checkout: {_GET_A_CHECKOUT}"
             raise ConfigError(f"{name} runs in profile legacy (mosaic submit --profile legacy …), {here}")
-        if also := [packages for part, packages in _ALSO_NEEDED.items() if part in name]:
-            raise ConfigError(f"{name} needs {', '.join(also)}, which no profile of this worker has, and a checkout")
+        _refuse_missing(name, _packages_by_name(name))
         raise ConfigError(f"{name} runs with a checkout of CleanRL: {_GET_A_CHECKOUT}")
     path = folder / "cleanrl" / f"{name}.py"
     if not path.is_file():
         raise ConfigError(f"{name} needs {path}, which is not there; give another checkout: {_GET_A_CHECKOUT}")
-    if missing := sorted(set(_missing(path, folder, seen=set()))):
-        raise ConfigError(f"{name} needs {', '.join(missing)}, which no profile of this worker has")
+    _refuse_missing(name, _missing(path, folder, seen=set()))
     return _script(algorithm, "checkout", path, upstream_version() or "")
 
 
@@ -130,6 +128,16 @@ def _script(algorithm: Algorithm, upstream: Upstream, path: Path, version: str) 
     except (OSError, ValueError) as error:
         raise ConfigError(f"{algorithm.name}: the arguments of {path} cannot be read: {error}") from None
     return Script(upstream, algorithm.module(upstream), path, style, parameters, version)
+
+
+def _refuse_missing(name: str, packages: Iterable[str]) -> None:
+    if missing := sorted(set(packages)):
+        raise ConfigError(f"{name} needs {', '.join(missing)}, which no profile of this worker has")
+
+
+def _packages_by_name(name: str) -> list[str]:
+    wanted = [package for word, package in _PACKAGES.items() if word in name]
+    return [package for package in wanted if importlib.util.find_spec(package) is None]
 
 
 def _missing(path: Path, folder: Path, seen: set[Path]) -> Iterator[str]:
@@ -148,16 +156,20 @@ def _is_there(package: str, folder: Path) -> bool:
     return package in sys.stdlib_module_names or (folder / package).is_dir() or bool(importlib.util.find_spec(package))
 
 
-def _imports(path: Path) -> Iterator[str]:
+@functools.cache
+def _imports(path: Path) -> tuple[str, ...]:
+    """The modules that a file imports at its top; those of a library that scripts share are read once for all."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError):
-        return  # Whoever reads its arguments says what is wrong with it.
+        return ()  # Whoever reads its arguments says what is wrong with it.
+    names: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
+            names.append(node.module)
+    return tuple(names)
 
 
 def _checkout() -> Path | None:
@@ -220,7 +232,7 @@ def _card(algorithm: Algorithm) -> AlgorithmCard:
 
 
 def _profiles(algorithm: Algorithm) -> tuple[str, ...]:
-    if algorithm.name in _CANNOT_RUN:
+    if algorithm.name in _CANNOT_RUN or _packages_by_name(algorithm.name):
         return ()
     homes = {"ours": "default", "checkout": "default", "legacy": "legacy"}
     return tuple(dict.fromkeys(homes[upstream] for upstream in algorithm.upstreams))

@@ -127,6 +127,12 @@ def test_default_without_a_checkout_runs_ours_and_says_what_the_others_need(work
     )
     assert "downloads a trained teacher" in cards["qdagger_dqn_atari_impalacnn"]["needs"]
     assert cards["ppo_atari_envpool_xla_jax"]["profiles"] == []
+    # Known by their names, so that nobody gets a checkout in vain.
+    assert (cards["dqn_jax"]["needs"], cards["dqn_jax"]["profiles"]) == (
+        "dqn_jax needs jax, which no profile of this worker has",
+        [],
+    )
+    assert cards["ppo_procgen"]["needs"].startswith("ppo_procgen needs procgen, ")
 
 
 def test_default_with_a_checkout_runs_what_its_packages_allow_and_names_those_that_are_missing(worker_of, checkout):
@@ -167,7 +173,7 @@ def test_version_of_a_checkout_is_its_commit_and_says_whether_it_was_edited(work
     assert cards["dqn"]["source"].startswith("checkout files-")
 
 
-def test_legacy_runs_the_six_of_the_package_and_sends_the_others_to_default(worker_of):
+def test_legacy_runs_the_scripts_of_the_package_and_sends_the_others_to_default(worker_of):
     description, cards = described(worker_of("legacy"))
     running = {name for name, card in cards.items() if card["runs"]}
     assert running == {
@@ -185,6 +191,8 @@ def test_legacy_runs_the_six_of_the_package_and_sends_the_others_to_default(work
     assert parameters["learning_starts"]["default"] == 10_000
     assert parameters["learning_rate"]["help"] == "the learning rate of the optimizer"
     assert not {"gym_id", "seed", "cuda", "prod_mode"} & parameters.keys()
+    assert cards["c51_jax"]["needs"] == "c51_jax needs jax, which no profile of this worker has"
+    assert not description["capabilities"]["supports_resume"]
     assert cards["pqn"]["needs"] == (
         "pqn runs in profile default, with a checkout: mosaic workers install cleanrl --upstream PATH"
     )
