@@ -12,6 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from mosaic_bus.frames import FrameReader
+
+__all__ = ["SHAPES", "Done", "FrameReader", "Worker", "bare", "build", "checkout_of", "tensorboard_scalars"]
+
 TESTS = Path(__file__).parents[2] / "workers" / "cleanrl_worker" / "tests"
 SHAPES = TESTS / "shapes"
 DEADLINE_S = 110

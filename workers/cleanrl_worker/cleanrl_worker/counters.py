@@ -58,9 +58,7 @@ class Counters:
 
     def total(self, word: int) -> int:
         """The sum over all slots."""
-        words = self._words
-        start = _SLOT_WORDS + word
-        return sum(words[start : start + words[_CLAIMED] * _SLOT_WORDS : _SLOT_WORDS])
+        return sum(slot[word] for slot in self._slots())
 
     @property
     def programs(self) -> int:
@@ -69,18 +67,27 @@ class Counters:
 
     @property
     def step(self) -> int:
-        """How far the training is: by its environments, or by its scalars if nobody sees these.
+        """How far the training is, over all programs.
 
-        A program with a vector environment counts as that does: wrappers inside may take several steps for one.
+        A program with a vector environment counts as that does: wrappers inside may take several steps for one. One
+        whose environments nobody sees is as far as its scalars say.
         """
-        plain: dict[int, int] = {}
-        vector: dict[int, int] = {}
-        for start in range(_SLOT_WORDS, (1 + self._words[_CLAIMED]) * _SLOT_WORDS, _SLOT_WORDS):
-            program = self._words[start + _PROGRAM]
-            plain[program] = plain.get(program, 0) + self._words[start + STEPS]
-            vector[program] = vector.get(program, 0) + self._words[start + VECTOR_STEPS]
-        steps = sum(vector[program] or plain[program] for program in plain)
-        return steps or max(self._words[_SLOT_WORDS + SCALAR_STEP :: _SLOT_WORDS])
+        steps, seen_by_scalars = 0, 0
+        for program in {slot[_PROGRAM] for slot in self._slots()}:
+            slots = [slot for slot in self._slots() if slot[_PROGRAM] == program]
+            taken = sum(slot[VECTOR_STEPS] for slot in slots) or sum(slot[STEPS] for slot in slots)
+            steps += taken
+            if not taken:
+                seen_by_scalars = max(seen_by_scalars, *(slot[SCALAR_STEP] for slot in slots))
+        return max(steps, seen_by_scalars)
+
+    def has_steps(self, program: int) -> bool:
+        """Whether the environments of a program are seen to take steps."""
+        return any(slot[STEPS] for slot in self._slots() if slot[_PROGRAM] == program)
+
+    def _slots(self) -> list[memoryview]:
+        starts = range(_SLOT_WORDS, (1 + self._words[_CLAIMED]) * _SLOT_WORDS, _SLOT_WORDS)
+        return [self._words[start : start + _SLOT_WORDS] for start in starts]
 
     # Environments are numbered in the order in which they are made.
 

@@ -145,7 +145,7 @@ class Reporter:
         counts[SCALAR_STEP] = max(counts[SCALAR_STEP], at)
         if "loss" in tag and _MAY_BE_NAN not in tag:
             self._loss(tag, number, at)
-        elif tag in _EPISODE_TAGS and self.counters.total(STEPS) == 0:
+        elif tag in _EPISODE_TAGS and not self.counters.has_steps(self._program):
             # Environments that never pass `make`, such as those of envpool.
             episodes = self.counters.total(EPISODES)
             counts[EPISODES] += 1

@@ -8,9 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from upstream_runs import SHAPES, Worker, bare, build, checkout_of, tensorboard_scalars
-
-from mosaic_bus.frames import FrameReader
+from upstream_runs import SHAPES, FrameReader, Worker, bare, build, checkout_of, tensorboard_scalars
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

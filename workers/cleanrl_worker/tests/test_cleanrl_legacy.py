@@ -50,7 +50,7 @@ def test_pictures_of_old_gym_are_recorded(worker):
 
 def test_dqn_learns_cartpole(worker):
     params = {"learning_starts": 1000, "exploration_fraction": 0.4, "train_frequency": 2}
-    done = worker.run(algo="dqn", env_id="CartPole-v1", total_timesteps=15_000, seed=1, extras={"algo_params": params})
+    done = worker.run(algo="dqn", env_id="CartPole-v1", total_timesteps=10_000, seed=1, extras={"algo_params": params})
     returns = [event["return"] for event in done.all("episode")]
     early, late = fmean(returns[:20]), fmean(returns[-20:])
     print(f"dqn on CartPole-v1, seed 1: first 20 episodes {early:.1f}, last 20 {late:.1f}; random plays about 21")

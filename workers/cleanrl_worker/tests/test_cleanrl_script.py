@@ -135,6 +135,6 @@ def test_a_script_that_cannot_be_understood_is_refused(worker, tmp_path, name, t
     path = tmp_path / name
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    for arguments in ([], ["--dry-run"]):
-        last = worker.run(*arguments, code=2, extras={"mode": "script", "script": str(path)}).events[-1]
-        assert message in (last.get("error") or "\n".join(last["problems"]))
+    refused = worker.run(code=2, extras={"mode": "script", "script": str(path)}).one("run_failed")
+    assert message in refused["error"]
+    assert refused["category"] == "configuration"
