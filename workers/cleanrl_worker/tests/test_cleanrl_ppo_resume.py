@@ -40,11 +40,13 @@ def test_sigterm_saves_a_checkpoint_and_another_attempt_goes_on_from_it(cleanrl,
     (saved,) = events["checkpoint_saved"][-1:]
     assert events["run_cancelled"][0]["reason"] == "SIGTERM"
     assert saved["step"] == events["scalars"][-1]["step"], "all that was learned is in it"
-    total = saved["step"] + 2000
-    done = cleanrl.run(**{**LONG, "total_timesteps": total}, resume=resume(tmp_path / saved["path"], saved["step"]))
-    assert done["checkpoint_loaded"][0]["step"] == saved["step"]
-    assert done["scalars"][0]["step"] == saved["step"] + 512
-    assert done["episode"][0]["episode"] >= events["episode"][-1]["episode"], "episodes are counted on"
+    with cleanrl.start(**LONG, resume=resume(tmp_path / saved["path"], saved["step"])) as run:
+        run.wait_until(lambda events: len(events.get("scalars", [])) > 1)
+        assert run.signal(signal.SIGTERM) == 143
+        after = run.events()
+    assert after["checkpoint_loaded"][0]["step"] == saved["step"]
+    assert [event["step"] for event in after["scalars"]][:2] == [saved["step"] + 512, saved["step"] + 1024]
+    assert after["episode"][0]["episode"] > events["episode"][-1]["episode"], "episodes are counted on"
 
 
 def test_a_new_attempt_has_the_budget_of_the_one_before(cleanrl, tmp_path):
