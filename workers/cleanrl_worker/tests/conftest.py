@@ -168,7 +168,7 @@ class Running:
         while not (found := condition(self.events())):
             assert time.monotonic() < end, "it did not come in time"
             assert self._process.poll() is None, (self._journal.parent / "log.txt").read_text()
-            time.sleep(0.002)
+            time.sleep(0.01)
         return found
 
     def signal(self, number):
