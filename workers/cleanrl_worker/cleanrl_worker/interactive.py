@@ -25,7 +25,8 @@ class CleanRLInteractive(InteractiveWorker):
         use_threads()
         self._context = context
         self._config = context.config
-        self._policy = load_policy(context.config) if context.config.extras.policy_path else None
+        self._model = load_policy(context.config) if context.config.extras.policy_path else None
+        self._policy: Policy | None = None
         self._env: gymnasium.Env[Any, Any] | None = None
         self._view: Any = None
         self._mask: Any = None
@@ -36,7 +37,7 @@ class CleanRLInteractive(InteractiveWorker):
     def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the same seed gives the same episode, whatever came before."""
         if self._env is None:
-            self._policy = self._policy or self._untrained()
+            self._policy = self._model or self._untrained()
             self._env, _ = self._policy.make_env(make_lane(self._context, ""), 0)
         if seed is not None:
             self._generator = np.random.default_rng(seed)
@@ -63,7 +64,7 @@ class CleanRLInteractive(InteractiveWorker):
         if observation_space is None:
             raise RequestError("init_agent needs observation_space: a model has to know what it will see")
         spaces = space_from_json(observation_space), space_from_json(action_space)
-        self._agents[agent] = _Guest(self._policy, *spaces, seed if seed is not None else self._config.seed or 0)
+        self._agents[agent] = _Guest(self._model, *spaces, seed if seed is not None else self._config.seed or 0)
 
     def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:
         """Choose an action with the agent of that name."""

@@ -168,7 +168,7 @@ class Running:
         while not (found := condition(self.events())):
             assert time.monotonic() < end, "it did not come in time"
             assert self._process.poll() is None, (self._journal.parent / "log.txt").read_text()
-            time.sleep(0.002)
+            time.sleep(0.01)
         return found
 
     def signal(self, number):
@@ -197,3 +197,13 @@ def worker_in(environment):
 def cleanrl(worker_in, tmp_path):
     """The worker in profile default, in the test's folder."""
     return worker_in(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def trained(worker_in, tmp_path_factory):
+    """The path of a model that has learned a little on CartPole: where the pole falls, it pushes."""
+    worker = worker_in(tmp_path_factory.mktemp("trained"))
+    settings = {"learning_rate": 2e-3, "update_epochs": 6, "ent_coef": 0.0, "clip_vloss": False, "reward_scale": 0.05}
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 8192, "seed": 1}
+    events = worker.run(**config, extras={"algo_params": settings})
+    return str(worker.folder / events["checkpoint_saved"][-1]["path"])

@@ -17,7 +17,7 @@ def stages_seen(events):
 def stage_scalars(events):
     return [
         (event["step"], event["values"]["curriculum/stage"])
-        for event in events["scalars"]
+        for event in events.get("scalars", [])
         if "curriculum/stage" in event["values"]
     ]
 
@@ -43,6 +43,21 @@ def test_a_stage_is_left_after_its_steps_and_the_loop_goes_on(cleanrl):
     assert (summary["stage"], summary["stages"]) == (2, 2)
     assert "leaked" not in cleanrl.log
     assert "\n1 1\n" not in cleanrl.log, "Syllabus prints a line for each sample, which nobody wants to read"
+
+
+def test_the_first_stage_of_doorkey_is_passed_by_its_return(cleanrl):
+    # The preset as it is: 0.8 on average over a hundred episodes, or 300,000 steps. At random one gets about 0.05.
+    settings = {"learning_rate": 1e-3, "num_envs": 8, "num_steps": 64, "update_epochs": 2, "anneal_lr": False}
+    extras = {"curriculum_schedule": "BABYAI_DOORKEY_CURRICULUM", "algo_params": settings}
+    with cleanrl.start(algo="ppo", total_timesteps=60_000, seed=1, extras=extras) as run:
+        changed_at, _ = run.wait_until(lambda events: stage_scalars(events)[1:], deadline_s=500)[0]
+        run.wait_until(lambda events: stages_seen(events)[-1][0] == 2, deadline_s=60)
+        assert run.signal(signal.SIGTERM) == 143
+        events = run.events()
+    assert changed_at < 60_000, "so it was not by its steps"
+    window = [event["return"] for event in events["episode"] if event["step"] <= changed_at][-100:]
+    assert sum(window) / len(window) >= 0.8
+    assert stages_seen(events)[-1] == (2, "MiniGrid-DoorKey-6x6-v0")
 
 
 def test_a_curriculum_repeats_by_seed(cleanrl):

@@ -13,16 +13,6 @@ CHECKOUT = os.environ.get("MOSAIC_CLEANRL_CHECKOUT", "")
 NEEDS_CHECKOUT = pytest.mark.skipif(not CHECKOUT, reason="MOSAIC_CLEANRL_CHECKOUT names no checkout of CleanRL")
 
 
-@pytest.fixture(scope="module")
-def trained(worker_in, tmp_path_factory):
-    """A checkpoint of a short training on CartPole."""
-    worker = worker_in(tmp_path_factory.mktemp("trained"))
-    settings = {"learning_rate": 1e-3, "num_steps": 256, "num_minibatches": 8, "update_epochs": 10, "ent_coef": 0.0}
-    config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 12_288, "seed": 1}
-    events = worker.run(**config, extras={"algo_params": settings})
-    return str(worker.folder / events["checkpoint_saved"][-1]["path"])
-
-
 def evaluate(worker, path, seed=100, **extras):
     return worker.run(seed=seed, extras={"mode": "policy_eval", "policy_path": path, **extras})
 

@@ -9,16 +9,6 @@ TWO = {"type": "Discrete", "n": 2}
 LEFT, RIGHT = [0.0, 0.0, -0.2, -1.5], [0.0, 0.0, 0.2, 1.5]
 
 
-@pytest.fixture(scope="module")
-def trained(worker_in, tmp_path_factory):
-    """A model that has learned a little: where the pole falls, it pushes."""
-    worker = worker_in(tmp_path_factory.mktemp("trained"))
-    settings = {"learning_rate": 1e-3, "num_steps": 256, "num_minibatches": 8, "update_epochs": 10, "ent_coef": 0.0}
-    config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 12_288, "seed": 1}
-    events = worker.run(**config, extras={"algo_params": settings})
-    return str(worker.folder / events["checkpoint_saved"][-1]["path"])
-
-
 def interactive(path, **extras):
     return {"algo": "ppo", "extras": {"mode": "interactive", "policy_path": path, **extras}}
 

@@ -40,11 +40,13 @@ def test_sigterm_saves_a_checkpoint_and_another_attempt_goes_on_from_it(cleanrl,
     (saved,) = events["checkpoint_saved"][-1:]
     assert events["run_cancelled"][0]["reason"] == "SIGTERM"
     assert saved["step"] == events["scalars"][-1]["step"], "all that was learned is in it"
-    total = saved["step"] + 2000
-    done = cleanrl.run(**{**LONG, "total_timesteps": total}, resume=resume(tmp_path / saved["path"], saved["step"]))
-    assert done["checkpoint_loaded"][0]["step"] == saved["step"]
-    assert done["scalars"][0]["step"] == saved["step"] + 512
-    assert done["episode"][0]["episode"] >= events["episode"][-1]["episode"], "episodes are counted on"
+    with cleanrl.start(**LONG, resume=resume(tmp_path / saved["path"], saved["step"])) as run:
+        run.wait_until(lambda events: len(events.get("scalars", [])) > 1)
+        assert run.signal(signal.SIGTERM) == 143
+        after = run.events()
+    assert after["checkpoint_loaded"][0]["step"] == saved["step"]
+    assert [event["step"] for event in after["scalars"]][:2] == [saved["step"] + 512, saved["step"] + 1024]
+    assert after["episode"][0]["episode"] > events["episode"][-1]["episode"], "episodes are counted on"
 
 
 def test_a_new_attempt_has_the_budget_of_the_one_before(cleanrl, tmp_path):
@@ -102,16 +104,18 @@ print(json.dumps(str(save(saved, Path("shortened")))))
 
 
 def test_resume_training_takes_so_many_steps_more_and_has_not_forgotten(worker_in, tmp_path):
-    settings = {"learning_rate": 1e-3, "num_steps": 256, "num_minibatches": 8, "update_epochs": 10, "ent_coef": 0.0}
+    settings = {"learning_rate": 2e-3, "update_epochs": 6, "ent_coef": 0.0, "clip_vloss": False, "reward_scale": 0.05}
     first = worker_in(tmp_path / "first")
-    trained = first.run(**{**LONG, "total_timesteps": 20_480}, extras={"algo_params": settings})
+    trained = first.run(**{**LONG, "total_timesteps": 16_384}, extras={"algo_params": settings})
     path = first.folder / trained["checkpoint_saved"][-1]["path"]
     second = worker_in(tmp_path / "second")
     extras = {"mode": "resume_training", "checkpoint_path": str(path)}
     events = second.run(algo="ppo", total_timesteps=4096, extras=extras)
-    assert events["checkpoint_loaded"][0]["step"] == 20_480
-    assert [event["step"] for event in events["scalars"]] == [21_504, 22_528, 23_552, 24_576], "its settings are kept"
-    assert events["run_completed"][0]["summary"]["steps"] == 24_576
+    assert events["checkpoint_loaded"][0]["step"] == 16_384
+    assert [event["step"] for event in events["scalars"]] == list(range(16_384 + 512, 20_481, 512))
+    assert events["run_completed"][0]["summary"]["steps"] == 20_480
+    rate = events["scalars"][0]["values"]["charts/learning_rate"]
+    assert rate == pytest.approx(2e-3 * 4096 / 20_480), "its settings are kept"
     before, after = (
         [event["return"] for event in episodes] for episodes in (trained["episode"][-20:], events["episode"][:20])
     )

@@ -1,8 +1,7 @@
 """Curricula: Syllabus decides which stage it is, a wrapper puts its environment in place, and the loop of ppo goes on.
 
 Of Syllabus we use the sequence of stages and the wrapper that swaps environments. Its wrappers that let processes share
-a curriculum are not needed, because all environments are in one process: so there is no handler of SIGINT and no shared
-memory.
+a curriculum are not needed, because all environments are in one process: so there is no handler of SIGINT.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from syllabus.core import ReinitTaskWrapper
+from syllabus.core import ReinitTaskWrapper, evaluator
 from syllabus.curricula import SequentialCurriculum
 from syllabus.task_space import DiscreteTaskSpace
 
@@ -44,6 +43,9 @@ __all__ = [
 ]
 
 _FIELD = "extras.curriculum_schedule"
+
+# Syllabus takes shared memory when it is imported, for evaluators that we do not use, and never gives it back.
+evaluator.GymnasiumEvaluationWrapper.env_count.shm.unlink()
 
 
 class StagedCurriculum:
