@@ -147,7 +147,7 @@ def install(
     say(("✓ ", "green"), f"{recipe.worker}/{profile} {was}")
     if environment.upstream is not None:
         say(f"  checkout: {environment.upstream}")
-    say("  next: ", (f"mosaic workers describe {recipe.worker}", "bold"))
+    say("  next: ", (f"mosaic workers describe {recipe.worker}{_option(profile)}", "bold"))
 
 
 def _upstream(recipe: Recipe, profile: str, given: str) -> Path | None:
@@ -188,13 +188,17 @@ def _build(recipe: Recipe, profile: str, *, quiet: bool) -> Environment:
         )
 
 
+def _option(profile: str) -> str:
+    """What to add to a command for a profile that is not the default."""
+    return "" if profile == "default" else f" --profile {profile}"
+
+
 def _installed(name: str, profile: str) -> Environment:
     with _explained():
         recipe = recipe_for(name, current.home)
         environment = status(recipe, profile)
     if environment.status != "installed":
-        option = "" if profile == "default" else f" --profile {profile}"
-        hint = f"install it with: mosaic workers install {name}{option}"
+        hint = f"install it with: mosaic workers install {name}{_option(profile)}"
         raise InputError(f"{recipe.worker}/{profile} is not installed", hint)
     return environment
 

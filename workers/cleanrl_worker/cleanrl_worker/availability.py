@@ -44,7 +44,7 @@ _CANNOT_RUN = {
     ),
     **dict.fromkeys(
         ("ppo_atari_envpool_xla_jax", "ppo_atari_envpool_xla_jax_scan"),
-        "was tried and does not run: it drives envpool through XLA, which the versions that can be installed do not do",
+        "was tried, and does not run with the versions that can be installed",
     ),
 }
 # What scripts with such a word in their name import, for when there is no checkout to read it from.
