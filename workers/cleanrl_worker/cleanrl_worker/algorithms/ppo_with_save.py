@@ -254,12 +254,13 @@ def _learn(
     advantage = torch.from_numpy(advantages).flatten().to(device)
     returns = advantage + values
 
-    batch = len(actions)
-    size = max(1, batch // args.num_minibatches)
+    size = max(1, len(actions) // args.num_minibatches)
     figures: list[Tensor] = []
     for _ in range(args.update_epochs):
-        for part in torch.randperm(batch).to(device).split(size):
-            figures += [_step(agent, optimizer, args, part, observations, actions, before, advantage, returns, values)]
+        order = torch.randperm(len(actions)).to(device)
+        shuffled = (column[order].split(size) for column in (observations, actions, before, advantage, returns, values))
+        for minibatch in zip(*shuffled, strict=True):
+            figures += [_step(agent, optimizer, args, *minibatch)]
         if args.target_kl is not None and float(figures[-1][4]) > args.target_kl:
             break
     means = torch.stack(figures).mean(0).tolist()
@@ -274,7 +275,6 @@ def _step(
     agent: Agent,
     optimizer: torch.optim.Optimizer,
     args: Args,
-    part: Tensor,
     observations: Tensor,
     actions: Tensor,
     before: Tensor,
@@ -282,31 +282,34 @@ def _step(
     returns: Tensor,
     values: Tensor,
 ) -> Tensor:
-    """Take one step of the optimizer on a minibatch, the entries `part` of all; return its figures."""
-    logits, value = agent(observations[part])
+    """Take one step of the optimizer on a minibatch; return its figures."""
+    logits, value = agent(observations)
     log_probabilities = torch.log_softmax(logits, -1)
-    chosen = log_probabilities.gather(-1, actions[part].unsqueeze(-1)).squeeze(-1)
-    log_ratio = chosen - before[part]
+    log_ratio = log_probabilities.gather(-1, actions.unsqueeze(-1)).squeeze(-1) - before
     ratio = log_ratio.exp()
-    advantage = advantages[part]
-    if args.norm_adv and len(part) > 1:
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    if args.norm_adv and len(advantages) > 1:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-    policy_loss = -torch.min(advantage * ratio, advantage * clipped).mean()
-    error = (value - returns[part]).square()
+    policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
+    error = (value - returns).square()
     if args.clip_vloss:
-        near = values[part] + (value - values[part]).clamp(-args.clip_coef, args.clip_coef)
-        error = torch.max(error, (near - returns[part]).square())
+        near = values + (value - values).clamp(-args.clip_coef, args.clip_coef)
+        error = torch.max(error, (near - returns).square())
     value_loss = 0.5 * error.mean()
-    entropy = -(log_probabilities.exp() * log_probabilities).sum(-1).mean()
+    loss = policy_loss + args.vf_coef * value_loss
+    with torch.set_grad_enabled(args.ent_coef != 0):  # where it does not count, it is only reported
+        entropy = -(log_probabilities.exp() * log_probabilities).sum(-1).mean()
+        if args.ent_coef != 0:
+            loss = loss - args.ent_coef * entropy
     optimizer.zero_grad()
-    (policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy).backward()
+    loss.backward()
     gradient = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
     optimizer.step()
     with torch.no_grad():
-        kl = ((ratio - 1) - log_ratio).mean()
-        moved = ((ratio - 1).abs() > args.clip_coef).float().mean()
-        return torch.stack([policy_loss, value_loss, entropy, -log_ratio.mean(), kl, moved, gradient])
+        moved = ratio - 1
+        far = (moved.abs() > args.clip_coef).float().mean()
+        figures = policy_loss, value_loss, entropy, -log_ratio.mean(), (moved - log_ratio).mean(), far, gradient
+        return torch.stack(figures)
 
 
 def _log_probability(logits: Tensor, actions: Tensor) -> Tensor:
