@@ -57,6 +57,7 @@ def test_handles_say_where_each_new_picture_is_and_what_belongs_to_it(shared_sta
     end(shared_stack, run)
 
 
+@pytest.mark.slow
 def test_a_fast_writer_is_announced_twenty_times_a_second_at_most(shared_stack):
     run = submit(shared_stack, frame_rate=500)
     found = handles(shared_stack, run, 20)
@@ -66,6 +67,7 @@ def test_a_fast_writer_is_announced_twenty_times_a_second_at_most(shared_stack):
     end(shared_stack, run)
 
 
+@pytest.mark.slow
 def test_several_streams_each_have_handles(shared_stack):
     run = submit(shared_stack, frame_streams=["left", "right"])
     assert {handle.stream for _, handle in handles(shared_stack, run, 10)} == {"left", "right"}
@@ -89,6 +91,7 @@ def test_warm_start_has_its_own_folder(shared_stack):
 # ── pictures for others ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_nothing_is_encoded_unasked_and_one_picture_once_for_ten_readers(stack):
     run = submit(stack, frames=1)
     newest = wait_for_pictures(stack, run).newest
@@ -114,6 +117,7 @@ def test_nothing_is_encoded_unasked_and_one_picture_once_for_ten_readers(stack):
     end(stack, run)
 
 
+@pytest.mark.slow
 def test_pictures_come_in_the_size_that_was_asked_for(shared_stack):
     run = submit(shared_stack, frame_shape=[300, 600, 3])
     wait_for_pictures(shared_stack, run)
@@ -195,6 +199,7 @@ def test_worker_or_run_host_killed_leaves_no_pictures_and_a_word_when_the_last_w
     assert "has no pictures any more: the last was" in refused
 
 
+@pytest.mark.slow
 def test_supervisor_killed_adopts_the_pictures_and_sweeps_what_is_nobodys(stack):
     run = submit(stack)
     before = wait_for_pictures(stack, run).newest
@@ -250,6 +255,7 @@ def test_writer_dead_while_its_run_lives_says_so_and_is_not_repeated(shared_stac
     end(shared_stack, run)
 
 
+@pytest.mark.slow
 def test_files_that_are_no_rings_are_counted_once_and_hurt_nobody(stack):
     run = submit(stack)
     good = wait_for_pictures(stack, run).newest
