@@ -27,6 +27,7 @@ _FIELDS = {
     "wandb_entity": "extras.wandb_entity",
 }
 """Arguments of scripts that are fields of the config, and so are not given as hyperparameters."""
+_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 
 
 def arguments_of(script: Script, config: CleanRLWorkerConfig) -> list[str]:
@@ -69,7 +70,7 @@ def _from_algo_params(config: CleanRLWorkerConfig, known: dict[str, Parameter]) 
         elif value is not None:
             values[name] = _converted(known[name], value)
             if values[name] is None:
-                wanted = f"{config.algo} wants a {known[name].type} there, such as {known[name].default!r}"
+                wanted = f"{config.algo} wants {_TYPES[known[name].type]}, such as {known[name].default!r}"
                 problems.append(f"{where}: {value!r} is not allowed: {wanted}")
     if problems:
         raise ConfigError(problems)

@@ -123,17 +123,17 @@ def test_environments_of_atari_and_minigrid_and_of_modules_are_known(worker):
 
 
 def test_hyperparameters_are_refused_by_name(worker):
-    params = {"learning_rat": 0.1, "gamma": "high", "batch_size": 1.5, "save_model": 1, "seed": 7, "exp_name": 3}
+    params = {"learning_rat": 0.1, "gamma": "high", "batch_size": 1.5, "save_model": 1, "seed": 7, "env_id": 3}
     problems = refusal(worker, extras={"algo_params": params}).splitlines()
     assert problems[0].endswith(
         "learning_rat: unknown to dqn, given 0.1; did you mean 'learning_rate' or 'learning_starts'?"
     )
     assert problems[1:] == [
-        "extras.algo_params.gamma: 'high' is not allowed: dqn wants a float there, such as 0.99",
-        "extras.algo_params.batch_size: 1.5 is not allowed: dqn wants a int there, such as 64",
-        "extras.algo_params.save_model: 1 is not allowed: dqn wants a bool there, such as False",
+        "extras.algo_params.gamma: 'high' is not allowed: dqn wants a number, such as 0.99",
+        "extras.algo_params.batch_size: 1.5 is not allowed: dqn wants a whole number, such as 64",
+        "extras.algo_params.save_model: 1 is not allowed: dqn wants true or false, such as False",
         "extras.algo_params.seed: give it as seed",
-        "extras.algo_params.exp_name: 3 is not allowed: dqn wants a str there, such as None",
+        "extras.algo_params.env_id: give it as env_id",
     ]
 
 
