@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from cleanrl_worker.analytics import write_manifest
@@ -91,16 +92,29 @@ def preflight(config: CleanRLWorkerConfig) -> dict[str, Any]:
     if config.mode == "policy_eval":
         episodes = extras.eval_episodes * extras.eval_repeat
         return {**plan, "total_steps": None, "total_episodes": episodes, "task": f"evaluation of {extras.policy_path}"}
+    if config.mode == "resume_training":
+        return {**plan, "module": OURS, **_goes_on(config)}
     plan["module"] = OURS
     if _is_upstream(config):
         found = find_script(config.algo)
         plan |= {"module": found.module, "upstream": found.upstream, "arguments": arguments_of(found, config)}
     schedule = extras.curriculum_schedule
     stages = [] if schedule is None or isinstance(schedule, str) else [stage.env_id for stage in schedule]
-    for env_id in stages if config.mode == "curriculum" else filter(None, [config.env_id]):
+    for env_id in stages if config.mode == "curriculum" else [config.env_id]:
         check_environment(env_id, algorithm)
     where = f"{len(stages)} stages" if stages else schedule if isinstance(schedule, str) else config.env_id
-    return {**plan, "task": f"{config.algo} on {where}" if where else f"{config.algo} goes on"}
+    return {**plan, "task": f"{config.algo} on {where}"}
+
+
+def _goes_on(config: CleanRLWorkerConfig) -> dict[str, Any]:
+    """What a resumed training is: steps are counted from where the checkpoint's training was."""
+    from cleanrl_worker import checkpoints  # noqa: PLC0415 - it imports torch, which most dry runs need not
+
+    about = checkpoints.load(Path(config.extras.checkpoint_path or ""), "extras.checkpoint_path").about
+    return {
+        "total_steps": about.step + config.total_timesteps,
+        "task": f"ppo on {about.env_id}, from step {about.step:,}",
+    }
 
 
 def _is_upstream(config: CleanRLWorkerConfig) -> bool:

@@ -170,7 +170,6 @@ REFUSED = (
     ({"extras": {"algo_params": {"anneal_lr": 1}}}, "extras.algo_params.anneal_lr: 1 is not allowed: give true or"),
     ({"extras": {"algo_params": {"gamma": 2}}}, "give a number from 0 to 1"),
     ({"extras": {"algo_params": {"env_id": "X"}}}, "extras.algo_params.env_id: give this as env_id in the config"),
-    ({"extras": {"track_wandb": True}}, "extras.track_wandb: the package wandb is not installed"),
 )
 
 
@@ -223,11 +222,8 @@ gymnasium.register("Shifted-v0", Shifted)
 
 
 def test_wandb_stays_offline_unless_told_otherwise(cleanrl, tmp_path):
-    fake = "import json\ndef init(**given):\n    open('wandb.json', 'w').write(json.dumps(given))\n    return _Run()\n"
-    fake += "class _Run:\n    def finish(self):\n        open('finished', 'w').close()\n"
-    (tmp_path / "wandb.py").write_text(fake)
     cleanrl.run(**QUICK, extras={"track_wandb": True, "wandb_project_name": "p"})
-    given = json.loads((tmp_path / "wandb.json").read_text())
-    assert (given["mode"], given["project"], given["dir"]) == ("offline", "p", str(tmp_path))
-    assert given["config"]["env_id"] == "CartPole-v1"
-    assert (tmp_path / "finished").exists()
+    (written,) = (tmp_path / "wandb").rglob("*.wandb")
+    assert written.parent.name.startswith("offline-run-")
+    assert b"losses/policy_loss" in written.read_bytes(), "what goes to TensorBoard goes there, too"
+    assert json.loads((tmp_path / "analytics.json").read_text())["wandb"]["project"] == "p"

@@ -36,14 +36,14 @@ def refusal(worker, **config):
 
 
 def test_a_dry_run_says_what_would_run(worker):
-    extras = {"algo_params": {"learning-rate": 1e-5, "buffer_size": 1e3, "v_min": -3, "save_model": True}}
+    extras = {"algo_params": {"learning_rate": 1e-5, "buffer_size": 1e3, "v_min": -3, "save_model": True}}
     found = plan(worker, extras=extras)
     assert (found["mode"], found["module"], found["upstream"]) == ("train", "cleanrl.dqn", "checkout")
     assert found["task"] == "dqn on CartPole-v1"
     assert found["arguments"] == [
-        *("--env-id", "CartPole-v1", "--total-timesteps", "300", "--seed", "3", "--no-cuda", "--no-capture-video"),
-        *("--no-track", "--wandb-project-name", "cleanRL"),
-        *("--learning-rate", "1e-05", "--buffer-size", "1000", "--v-min=-3.0", "--save-model"),
+        *("--seed", "3", "--no-cuda", "--no-track", "--wandb-project-name", "cleanRL", "--no-capture-video"),
+        *("--save-model", "--env-id", "CartPole-v1", "--total-timesteps", "300"),
+        *("--learning-rate", "1e-05", "--buffer-size", "1000", "--v-min=-3"),
     ]
     assert not (worker.folder / "tensorboard").exists()
 
@@ -125,15 +125,13 @@ def test_environments_of_atari_and_minigrid_and_of_modules_are_known(worker):
 def test_hyperparameters_are_refused_by_name(worker):
     params = {"learning_rat": 0.1, "gamma": "high", "batch_size": 1.5, "save_model": 1, "seed": 7, "env_id": 3}
     problems = refusal(worker, extras={"algo_params": params}).splitlines()
-    assert problems[0].endswith(
-        "learning_rat: unknown to dqn, given 0.1; did you mean 'learning_rate' or 'learning_starts'?"
-    )
-    assert problems[1:] == [
-        "extras.algo_params.gamma: 'high' is not allowed: dqn wants a number, such as 0.99",
-        "extras.algo_params.batch_size: 1.5 is not allowed: dqn wants a whole number, such as 64",
-        "extras.algo_params.save_model: 1 is not allowed: dqn wants true or false, such as False",
-        "extras.algo_params.seed: give it as seed",
-        "extras.algo_params.env_id: give it as env_id",
+    assert "did you mean 'learning_rate' or 'learning_starts'?" in problems[0]
+    assert [problem.partition(" is not allowed: ")[::2] for problem in problems][1:] == [
+        ("extras.algo_params.gamma: 'high'", "a number is needed, as in 0.99"),
+        ("extras.algo_params.batch_size: 1.5", "a whole number is needed, as in 64"),
+        ("extras.algo_params.save_model: 1", "true or false is needed, as in False"),
+        ("extras.algo_params.seed: 7", "give it as seed"),
+        ("extras.algo_params.env_id: 3", "give it as env_id"),
     ]
 
 
@@ -141,8 +139,10 @@ def test_hyperparameters_are_refused_by_name(worker):
     ("config", "message"),
     [
         ({"extras": {"mode": "policy_eval", "policy_path": "/not/there"}}, "extras.policy_path: '/not/there'"),
-        ({"extras": {"mode": "resume_training", "checkpoint_path": "/not/there"}}, "extras.checkpoint_path: '/not/"),
-        ({"extras": {"track_wandb": True}}, "extras.track_wandb: wandb is not installed"),
+        (
+            {"algo": "ppo", "extras": {"mode": "resume_training", "checkpoint_path": "/not/there"}},
+            "extras.checkpoint_path: '/not/there'",
+        ),
         ({"extras": {"fastlane_video_mode": "double"}}, "extras.fastlane_video_mode: 'double' is not allowed"),
         ({"total_timesteps": 0}, "total_timesteps is missing"),
     ],
@@ -248,29 +248,17 @@ def test_heartbeats_tell_how_far_it_is(worker):
 # Weights & Biases.
 
 
-def test_weights_and_biases_is_asked_only_if_the_run_asks_and_offline_stays_in_its_folder(worker, tmp_path):
-    # A fake wandb, which only writes down how it was called: the profile does not have the real one.
-    fake = tmp_path / "fake"
-    fake.mkdir()
-    (fake / "wandb.py").write_text(
-        "import json, os, pathlib\n"
-        "def init(**given):\n"
-        "    folder = pathlib.Path(os.environ['WANDB_DIR'], 'wandb', 'offline-run-20260101_000000-abc123')\n"
-        "    folder.mkdir(parents=True)\n"
-        "    (folder / 'run-abc123.wandb').write_text(json.dumps({**given, 'mode': os.environ['WANDB_MODE']}))\n"
-    )
-    worker.environ["PYTHONPATH"] += f"{os.pathsep}{fake}"
+def test_weights_and_biases_is_asked_only_if_the_run_asks_and_offline_stays_in_its_folder(worker):
     assert not (worker.run(**DQN).folder / "wandb").exists()
     (worker.folder / "journal.jsonl").unlink()
     done = worker.run(**DQN, extras={"track_wandb": True, "wandb_project_name": "mine", "wandb_entity": "us"})
     (written,) = (done.folder / "wandb").rglob("*.wandb")
-    asked = json.loads(written.read_text())
-    assert (asked["project"], asked["entity"], asked["mode"]) == ("mine", "us", "offline")
-    manifest = json.loads((done.folder / "analytics.json").read_text())
-    assert manifest["wandb"] == {
+    assert b"losses/td_loss" in written.read_bytes(), "what goes to TensorBoard goes there, too"
+    wandb = json.loads((done.folder / "analytics.json").read_text())["wandb"]
+    assert wandb == {
         "project": "mine",
         "entity": "us",
         "mode": "offline",
         "dir": "wandb",
-        "runs": ["abc123"],
+        "runs": [written.parent.name.rsplit("-", 1)[-1]],
     }
