@@ -165,11 +165,11 @@ REFUSED = (
     ({"extras": {"algo_params": {"learning_rat": 1}}}, "did you mean 'learning_rate'?"),
     (
         {"extras": {"algo_params": {"num_envs": 1.5}}},
-        "extras.algo_params.num_envs: 1.5 is not allowed: give a whole",
+        "extras.algo_params.num_envs: 1.5 is not allowed: a whole number is needed",
     ),
-    ({"extras": {"algo_params": {"anneal_lr": 1}}}, "extras.algo_params.anneal_lr: 1 is not allowed: give true or"),
+    ({"extras": {"algo_params": {"anneal_lr": 1}}}, "extras.algo_params.anneal_lr: 1 is not allowed: true or"),
     ({"extras": {"algo_params": {"gamma": 2}}}, "give a number from 0 to 1"),
-    ({"extras": {"algo_params": {"env_id": "X"}}}, "extras.algo_params.env_id: give this as env_id in the config"),
+    ({"extras": {"algo_params": {"env_id": "X"}}}, "extras.algo_params.env_id: 'X' is not allowed: give it as env_id"),
 )
 
 
@@ -185,7 +185,7 @@ def test_a_refusal_is_a_configuration_error(cleanrl):
 
 def test_settings_may_come_as_yaml_gives_them(cleanrl):
     events = cleanrl.run(
-        **QUICK, extras={"algo_params": {"learning_rate": "1e-3", "num_steps": 256.0, "anneal_lr": False}}
+        **QUICK, extras={"algo_params": {"learning_rate": 1e-3, "num_steps": 256.0, "anneal_lr": False}}
     )
     assert [event["step"] for event in events["scalars"]] == [1024, 2048]
     assert {event["values"]["charts/learning_rate"] for event in events["scalars"]} == {1e-3}

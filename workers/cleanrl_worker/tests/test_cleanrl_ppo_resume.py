@@ -126,7 +126,7 @@ def test_resume_training_takes_so_many_steps_more_and_has_not_forgotten(worker_i
 
 FOREIGN = {
     "nowhere.cleanrl_model": "no such file",
-    "": "no such file",
+    "nothing-in-it": "there is no .cleanrl_model file in",
     "garbage.cleanrl_model": "is no file of trained weights",
     "empty.cleanrl_model": "is no file of trained weights",
     "torn.cleanrl_model": "is no file of trained weights",
@@ -146,6 +146,7 @@ def resumed(path, **config):
 
 
 def test_foreign_checkpoints_are_refused_and_never_run(cleanrl, tmp_path, foreign):
+    (foreign / "nothing-in-it").mkdir()
     said = cleanrl.refusals(*(resumed(foreign / name) for name in FOREIGN))
     for (name, message), text in zip(FOREIGN.items(), said, strict=True):
         assert text.startswith("extras.checkpoint_path: ")

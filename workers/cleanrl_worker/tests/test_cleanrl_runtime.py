@@ -253,7 +253,7 @@ def test_weights_and_biases_is_asked_only_if_the_run_asks_and_offline_stays_in_i
     (worker.folder / "journal.jsonl").unlink()
     done = worker.run(**DQN, extras={"track_wandb": True, "wandb_project_name": "mine", "wandb_entity": "us"})
     (written,) = (done.folder / "wandb").rglob("*.wandb")
-    assert b"losses/td_loss" in written.read_bytes(), "what goes to TensorBoard goes there, too"
+    assert b"charts/episodic_return" in written.read_bytes(), "what goes to TensorBoard goes there, too"
     wandb = json.loads((done.folder / "analytics.json").read_text())["wandb"]
     assert wandb == {
         "project": "mine",
