@@ -97,6 +97,7 @@ def list_workers(as_json: _JSON = False) -> None:
         return
     rows = table("worker", "profile", "status", "python", "what")
     rows.columns[-1].no_wrap = False
+    rows.columns[-1].overflow = "fold"  # a long path is broken, not cut
     styles = {"installed": "green", "impossible": "red"}
     for each in found:
         style = styles.get(each["status"], "bright_black")
