@@ -192,6 +192,7 @@ def test_disk_full_in_the_store_is_said_and_mended_when_there_is_room(small_disk
     assert stack.bus.request("telemetry", Stats()).status == "ok"
 
 
+@pytest.mark.slow
 def test_grandchildren_in_new_sessions_that_ignore_sigterm_are_gone_after_cancel(stack):
     run = stack.submit(config={"grandchildren": 3, "ignore_sigterm": True, "end": "hang"}, grace_s=1)
     stack.wait_state(run, "running")

@@ -130,6 +130,7 @@ def test_a_run_that_has_not_started_is_waited_for(shared_stack, tmp_path):
     end(shared_stack, second)
 
 
+@pytest.mark.slow
 def test_watch_draws_in_a_terminal_until_q(shared_stack):
     run = submit(shared_stack)
     wait_for_pictures(shared_stack, run)
@@ -164,6 +165,7 @@ def test_watch_draws_in_a_terminal_until_q(shared_stack):
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_python_of_the_page_runs(shared_stack):
     run = shared_stack.submit(name="my-run", config={"frames": ENDLESS, "end": "hang"}, grace_s=5)
     wait_for_pictures(shared_stack, run)
@@ -177,6 +179,7 @@ def test_python_of_the_page_runs(shared_stack):
     end(shared_stack, run)
 
 
+@pytest.mark.slow
 def test_loop_over_pictures_ends_with_the_run(shared_stack):
     run = submit(shared_stack, frames=40, end="complete")
     numbers = [frame.number for frame in shared_stack.bus.frames(run)]

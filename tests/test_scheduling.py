@@ -89,6 +89,7 @@ def test_ten_runs_on_four_gpus_never_overlap_although_scheduler_and_supervisor_a
     assert stack.wait_final(last).state == "succeeded", "no GPU has leaked"
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_goes_on_from_its_checkpoint_and_says_why(stack):
     run = stack.submit(
         config={"events": 100, "checkpoint_every": 20, "fail_at_step": 50},

@@ -98,6 +98,7 @@ def is_running(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_warm_run_is_like_any_other_and_says_that_it_was_forked(warm_stack: Stack):
     stack = warm_stack
     before = counter(stack, "warm_starts"), counter(stack, "cold_starts")

@@ -210,6 +210,7 @@ def test_the_example_that_we_ship_can_be_used_with_its_comments_and_without():
         (["--config", "/nowhere.yaml"], "/nowhere.yaml: No such file"),
     ],
 )
+@pytest.mark.slow
 def test_supervisor_refuses_absurd_options_before_it_starts(tmp_path, options, words):
     done = subprocess.run(
         [sys.executable, "-m", "mosaic_services.supervisor", "--home", str(tmp_path / "home"), *options],
