@@ -417,6 +417,7 @@ def test_bad_report_of_a_store_is_counted_and_stops_nothing(host: Host):
 
     asyncio.run(send())
     wait_until("counted", lambda: host.ask(Stats()).counters["bad_reports"] >= 2)
+    assert b"run_completed" in host.wait_stored(host.place())[-1]
 
 
 @pytest.mark.slow

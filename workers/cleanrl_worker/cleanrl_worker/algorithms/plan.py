@@ -1,7 +1,6 @@
 """What a training is to do: with which settings, from where, up to which step."""
 
 import os
-import types
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
@@ -9,10 +8,8 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 import torch
 
 from cleanrl_worker import checkpoints
-from cleanrl_worker.algorithms.reporting import require_wandb
 from cleanrl_worker.checkpoints import Checkpoint
 from cleanrl_worker.config import CleanRLWorkerConfig
-from mosaic_worker.config import near
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError
 
@@ -20,17 +17,6 @@ __all__ = ["Plan", "plan_of", "use_threads"]
 
 Args = TypeVar("Args")
 
-_ELSEWHERE = {
-    "seed": "seed",
-    "env_id": "env_id",
-    "total_timesteps": "total_timesteps",
-    "cuda": "extras.cuda",
-    "track": "extras.track_wandb",
-    "wandb_project_name": "extras.wandb_project_name",
-    "wandb_entity": "extras.wandb_entity",
-    "capture_video": "extras.capture_video",
-}
-"""Settings that the config has itself, and where."""
 _AT_LEAST_ONE = ("num_envs", "num_steps", "num_minibatches", "update_epochs")
 _FRACTIONS = ("gamma", "gae_lambda")
 _POSITIVE = ("learning_rate", "clip_coef", "max_grad_norm", "reward_scale")
@@ -62,7 +48,6 @@ def use_threads() -> None:
 def plan_of(context: RunContext[CleanRLWorkerConfig], settings: type[Args], first_env_id: str = "") -> Plan[Args]:
     """Find out what to do. `first_env_id` is the environment of a curriculum's first stage, if there is one."""
     config = context.config
-    require_wandb(config)
     path, field = _checkpoint_path(context)
     saved = checkpoints.load(path, field) if path is not None else None
     env_id = first_env_id or config.env_id
@@ -97,18 +82,14 @@ def args_of(
 ) -> Args:
     """Settings in the order in which they count: the config, algo_params, those of the checkpoint, the defaults."""
     hints = get_type_hints(settings)
-    problems, values = [], {name: value for name, value in saved.items() if name in hints}
-    for name, value in config.extras.algo_params.items():
-        if name not in hints:
-            problems.append(f"extras.algo_params.{name}: ppo has no such setting{near(name, list(hints))}")
-        elif name in _ELSEWHERE:
-            problems.append(f"extras.algo_params.{name}: give this as {_ELSEWHERE[name]} in the config")
-        else:
-            try:
-                values[name] = _value(hints[name], value)
-                _check(name, values[name])
-            except (TypeError, ValueError) as error:
-                problems.append(f"extras.algo_params.{name}: {value!r} is not allowed: {error}")
+    values = {name: value for name, value in saved.items() if name in hints}
+    problems = []
+    for name, value in config.extras.algo_params.items():  # names and types were checked with the config
+        try:
+            values[name] = _value(hints[name], value)
+            _check(name, values[name])
+        except ValueError as error:
+            problems.append(f"extras.algo_params.{name}: {value!r} is not allowed: {error}")
     if problems:
         raise ConfigError(problems)
     extras = config.extras
@@ -126,21 +107,9 @@ def args_of(
 
 
 def _value(hint: Any, value: Any) -> Any:
-    """Bring a value of JSON or YAML to the type of a setting; YAML takes 1e-3 for a text."""
-    allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in allowed:
-        return None
-    kind = allowed[0]
-    if kind is bool or isinstance(value, bool):
-        if kind is not bool or not isinstance(value, bool):
-            raise ValueError("give true or false" if kind is bool else f"give a number, {kind.__name__}")
-        return value
-    if kind is str:
-        return str(value)
-    number = float(value)
-    if kind is int and number != int(number):
-        raise ValueError("give a whole number")
-    return kind(number)
+    """Bring a number to the type of a setting: JSON and YAML make a float of 1e3, and 1 may stand for 1.0."""
+    kind = next(iter(get_args(hint)), hint)
+    return kind(value) if kind in {int, float} and value is not None else value
 
 
 def _check(name: str, value: Any) -> None:

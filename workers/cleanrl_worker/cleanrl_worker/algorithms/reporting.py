@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Mapping
-from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
 
@@ -12,9 +11,9 @@ from torch.utils.tensorboard import SummaryWriter
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.environments import EpisodeTap
 from mosaic_worker.context import RunContext
-from mosaic_worker.errors import ConfigError, WorkerError
+from mosaic_worker.errors import WorkerError
 
-__all__ = ["Reporter", "require_wandb"]
+__all__ = ["Reporter"]
 
 _WINDOW = 100
 _MAY_BE_NAN = "losses/explained_variance"
@@ -72,15 +71,6 @@ class Reporter:
         self._board.close()
         if self._wandb is not None:
             self._wandb.finish()
-
-
-def require_wandb(config: CleanRLWorkerConfig) -> None:
-    """Refuse to track where W&B is not installed; it is in no lock, since most runs do not want it."""
-    if config.extras.track_wandb and find_spec("wandb") is None:
-        raise ConfigError(
-            "extras.track_wandb: the package wandb is not installed in this worker's environment; add it to the lock"
-            " of the profile, or leave track_wandb out (TensorBoard files are written in any case)"
-        )
 
 
 def _begin_wandb(context: RunContext[CleanRLWorkerConfig], settings: Mapping[str, Any]) -> Any:
