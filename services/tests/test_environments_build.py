@@ -95,9 +95,8 @@ def test_build_from_nothing_then_again_then_changed_then_cut_short(tmp_path: Pat
 
     # Again: nothing is done.
     steps: list[str] = []
-    began = time.monotonic()
     build(read_recipe(worker), "default", lambda step, _: steps.append(step))
-    assert (steps, time.monotonic() - began < 1) == ([], True)
+    assert steps == []
 
     # Changed code: another site on the same virtualenv, and the old one is still whole.
     with (worker / "stress_worker" / "__init__.py").open("a") as file:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -501,7 +502,8 @@ class World(RuleBasedStateMachine):
 World.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestWorld = World.TestCase
+# What fails is made as small as possible before it is told, and that takes minutes.
+TestWorld = pytest.mark.timeout(900)(World.TestCase)
 
 
 def test_cancel_of_a_queued_run_ends_it_at_once():

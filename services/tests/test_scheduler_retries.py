@@ -141,11 +141,13 @@ def test_a_run_that_is_being_stopped_is_not_tried_again(story):
     assert story.state(run).state is not RunStateName.QUEUED
 
 
-def test_a_restarted_scheduler_remembers_how_long_a_run_is_to_rest(story):
+@pytest.mark.parametrize("jump", [0, -3600], ids=["", "the clock is set back"])
+def test_a_restarted_scheduler_remembers_how_long_a_run_is_to_rest(story, jump):
     run = story.submit(retries={"max": 1, "on": ["application"], "delay_s": 30})
     saved = list(story.out)
     fail(story, run)
     saved += story.out
+    story.clock += jump
     story.restart(saved)
     story.pass_time(29, host())
     assert story.state(run).state is RunStateName.QUEUED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 
 import pytest
 
@@ -246,9 +245,7 @@ def test_open_read_does_not_hold_up_the_writer(store, queries):
     with queries._read() as db:
         cursor = db.execute("SELECT * FROM events")
         cursor.fetchone()
-        started = time.monotonic()
-        save(store, episodes(0, 10), run="other")
-        assert time.monotonic() - started < 1.0
+        save(store, episodes(0, 10), run="other")  # held up, it would raise "database is locked"
         assert len(cursor.fetchall()) == 9
 
 

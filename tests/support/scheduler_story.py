@@ -24,6 +24,7 @@ class Story:
 
     def __init__(self):
         self.now = 100.0
+        self.clock = 1e9
         self.machine = Machine([], self.at)
         self.out = []
         self.runs = 0
@@ -31,7 +32,7 @@ class Story:
 
     @property
     def at(self):
-        return events.Instant(self.now, 1e9 + self.now)
+        return events.Instant(self.now, self.clock + self.now)
 
     def feed(self, kind, *args):
         self.out = self.machine.handle(kind(self.at, *args))

@@ -15,7 +15,7 @@ from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.model import REFUSED, Attempt, Ending, Host, Run
 from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.queue import Queue
-from mosaic_services.scheduler.retries import LONGEST_DELAY_S, Retry, judge
+from mosaic_services.scheduler.retries import Retry, judge, rest_s
 from mosaic_services.scheduler.wording import listed
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class Ledger:
         elif refused is not None:
             self.queue.deferred[run.id] = run
         elif run.next_attempt_at is not None:
-            # The wall clock may have jumped: it never makes a run rest for longer than it ever would.
-            left = min(max(0.0, run.next_attempt_at - self.at.wall), LONGEST_DELAY_S)
+            # The wall clock may have jumped: a run never rests for longer than it would have.
+            left = min(max(0.0, run.next_attempt_at - self.at.wall), rest_s(run))
             run.rests_until = self.at.mono + left
             self.queue.resting[run.id] = run
         else:

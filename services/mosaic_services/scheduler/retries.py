@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mosaic_services.scheduler.model import Attempt, Run
     from mosaic_services.scheduler.outcomes import Outcome
 
-__all__ = ["GiveUp", "Retry", "judge"]
+__all__ = ["GiveUp", "Retry", "judge", "rest_s"]
 
 LONGEST_DELAY_S = 600.0
 # So many attempts in a row that end in the same way, each within this time, show that a further one would do so, too.
@@ -43,7 +43,7 @@ def judge(run: Run, outcome: Outcome) -> Retry | GiveUp:
     attempt = run.attempts[-1] if run.attempts else None
     if attempt is None or not wanted.max:
         return GiveUp("")
-    used = sum(each.begun for each in run.attempts)
+    used = run.begun
     # A host that fell silent is the machinery's fault as much as one that says so.
     category = FailureCategory.INFRASTRUCTURE if outcome.state is RunStateName.LOST else outcome.category
     if category is FailureCategory.CONFIGURATION:
@@ -59,11 +59,16 @@ def judge(run: Run, outcome: Outcome) -> Retry | GiveUp:
         return GiveUp(f"not tried again: attempt {used} was the last of {wanted.max + 1}")
     if how := _flapping(run):
         return GiveUp(f"not tried again: {how}")
-    delay = min(wanted.delay_s * 2 ** (used - 1), LONGEST_DELAY_S)
+    delay = rest_s(run)
     saved = run.checkpoint
     step = f" of step {saved.step}" if saved and saved.step is not None else ""
     resumes = f"goes on from its checkpoint{step}" if saved else "starts from the beginning"
     return Retry(delay, f"attempt {used + 1} of {wanted.max + 1} {resumes} in {number(delay)} s")
+
+
+def rest_s(run: Run) -> float:
+    """Say how long a run rests after its newest attempt: twice as long after each."""
+    return min(run.spec.retries.delay_s * 2 ** (run.begun - 1), LONGEST_DELAY_S)
 
 
 def _flapping(run: Run) -> str:
