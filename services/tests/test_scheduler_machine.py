@@ -382,10 +382,15 @@ def test_a_host_that_refused_a_run_and_has_it_after_all_keeps_it(story):
 
 def test_a_refused_run_goes_elsewhere_under_a_new_number_if_the_host_stays_silent(story):
     story.feed(events.HostReported, host(name="a"))
-    run = story.submit()
+    run = story.submit(retries={"max": 1, "on": ["application"], "delay_s": 0})
     story.feed(events.PlaceRefused, "a", run, 1, "host_unavailable", "disk full")
     story.pass_time(303, host(name="b"))
     assert {(each.host, each.attempt) for each in story.said(todo.SendPlace)} == {("b", 2)}
+    # What was not taken is none of those that it may have.
+    failed = {"code": 1, "category": "application", "started_at": 2e9 - 3600}
+    story.feed(events.HostReported, host(attempt(run, "ended", number=2, **failed), name="b"))
+    assert "attempt 3 of 3 starts from the beginning" in story.state(run).reason
+    assert "attempt 1 on a not taken" in story.why(run).facts
 
 
 def test_a_refused_run_can_be_cancelled_and_does_not_come_back(story):

@@ -9,7 +9,7 @@ from mosaic_bus.messages import AttemptPhase, FailureCategory, RunStateName
 from mosaic_services.scheduler import events, outcomes, requests
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.ledger import Ledger
-from mosaic_services.scheduler.model import NOT_BEGUN, Attempt, Ending, Host, Run
+from mosaic_services.scheduler.model import NOT_BEGUN, NOT_TAKEN, Attempt, Ending, Host, Run
 from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.schema import ConfigSchema
 from mosaic_services.scheduler.validation import config_problems
@@ -325,7 +325,7 @@ class Machine:
                 ledger.end(ledger.runs[attempt.run], Outcome(RunStateName.LOST, reason))
             for attempt in list(host.unsettled.values()):
                 # It said that it did not take it: the run goes elsewhere, under a new number to be safe.
-                ledger.settle(attempt, RunStateName.LOST.value)
+                ledger.settle(attempt, NOT_TAKEN)
 
     def _tell_silence(self, host: Host, reason: str) -> None:
         for attempt in host.placed.values():

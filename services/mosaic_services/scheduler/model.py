@@ -11,12 +11,26 @@ from mosaic_bus.messages import AttemptPhase, FailureCategory, RunState, RunStat
 if TYPE_CHECKING:
     from mosaic_bus.messages import Checkpoint, EnvironmentStatus, ExitReport, HostState, Resources, RunSpec
 
-__all__ = ["NOT_BEGUN", "REFUSED", "WHOLE_GPU", "Attempt", "Ending", "Host", "Key", "Room", "Run", "hundredths"]
+__all__ = [
+    "NOT_BEGUN",
+    "NOT_TAKEN",
+    "REFUSED",
+    "WHOLE_GPU",
+    "Attempt",
+    "Ending",
+    "Host",
+    "Key",
+    "Room",
+    "Run",
+    "hundredths",
+]
 
 # Outcomes of an attempt that its host could not take: it may yet arrive there by an offer that is still under way …
 REFUSED = "refused"
 # … and it certainly will not; the next placement has its number.
 NOT_BEGUN = "not begun"
+# … and its host was lost before that was sure: the next placement has a new number, and as many are left as before.
+NOT_TAKEN = "not taken"
 # A host that could not take an attempt gets none for so long, twice as long each time.
 _HELD_S = 5.0
 _HELD_AT_MOST_S = 60.0
@@ -147,6 +161,11 @@ class Run:
         return sum(attempt.begun for attempt in self.attempts)
 
     @property
+    def allowed(self) -> int:
+        """The number of its last attempt, should all fail."""
+        return self.spec.retries.max + 1 + sum(attempt.outcome == NOT_TAKEN for attempt in self.attempts)
+
+    @property
     def short(self) -> str:
         """How people see the id."""
         return self.id[-6:]
@@ -171,7 +190,7 @@ class Run:
             detail=self.detail,
             priority=self.priority,
             group=self.spec.group,
-            attempts=self.spec.retries.max + 1,
+            attempts=self.allowed,
             next_attempt_at=self.next_attempt_at,
         )
 

@@ -43,7 +43,6 @@ def judge(run: Run, outcome: Outcome) -> Retry | GiveUp:
     attempt = run.attempts[-1] if run.attempts else None
     if attempt is None or not wanted.max:
         return GiveUp("")
-    used = run.begun
     # A host that fell silent is the machinery's fault as much as one that says so.
     category = FailureCategory.INFRASTRUCTURE if outcome.state is RunStateName.LOST else outcome.category
     if category is FailureCategory.CONFIGURATION:
@@ -55,20 +54,20 @@ def judge(run: Run, outcome: Outcome) -> Retry | GiveUp:
         return GiveUp(
             f"not tried again: {how} are not among retries.on ({', '.join(map(str, wanted.on)) or 'nothing'})"
         )
-    if used > wanted.max:
-        return GiveUp(f"not tried again: attempt {used} was the last of {wanted.max + 1}")
+    if run.begun >= run.allowed:
+        return GiveUp(f"not tried again: attempt {run.begun} was the last of {run.allowed}")
     if how := _flapping(run):
         return GiveUp(f"not tried again: {how}")
     delay = rest_s(run)
     saved = run.checkpoint
     step = f" of step {saved.step}" if saved and saved.step is not None else ""
     resumes = f"goes on from its checkpoint{step}" if saved else "starts from the beginning"
-    return Retry(delay, f"attempt {used + 1} of {wanted.max + 1} {resumes} in {number(delay)} s")
+    return Retry(delay, f"attempt {run.begun + 1} of {run.allowed} {resumes} in {number(delay)} s")
 
 
 def rest_s(run: Run) -> float:
     """Say how long a run rests after its newest attempt: twice as long after each."""
-    return min(run.spec.retries.delay_s * 2 ** (run.begun - 1), LONGEST_DELAY_S)
+    return min(run.spec.retries.delay_s * 2.0 ** (run.begun - 1), LONGEST_DELAY_S)
 
 
 def _flapping(run: Run) -> str:

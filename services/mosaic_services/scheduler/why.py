@@ -51,7 +51,7 @@ def _answer(run: Run, reason: str) -> str:
     what = f"{run.name} ({run.short})"
     if run.state is RunStateName.QUEUED:
         return f"{what} is queued: {reason}"
-    many = f" in attempt {run.begun} of {run.spec.retries.max + 1}" if run.spec.retries.max and run.begun else ""
+    many = f" in attempt {run.begun} of {run.allowed}" if run.spec.retries.max and run.begun else ""
     category = f"{run.category}: " if run.category else ""
     return f"{what} is {run.state}{many}: {category}{reason}"
 
@@ -146,4 +146,5 @@ def _told(attempt: Attempt) -> str:
         took = f", {duration(report.ended_at - report.started_at)}"
     saved = report.checkpoint if report else None
     checkpoint = f"; it saved a checkpoint at step {saved.step}" if saved else ""
-    return f"attempt {attempt.number} on {attempt.host} {attempt.outcome}: {how}{took}{checkpoint}"
+    told = f": {how}{took}{checkpoint}" if how != attempt.outcome else ""
+    return f"attempt {attempt.number} on {attempt.host} {attempt.outcome}{told}"

@@ -98,7 +98,10 @@ if __name__ == "__main__":
 
     observation = torch.Tensor(envs.reset(seed=args.seed)[0])
     end = torch.zeros(width)
-    for _ in range(args.total_timesteps // (steps * width)):
+    updates = max(1, args.total_timesteps // (steps * width))
+    for update in range(updates):
+        if update == updates // 5:  # from here on, it runs as it will
+            steady = (global_step, time.perf_counter(), time.process_time())
         for step in range(steps):
             global_step += width
             seen[step], ends[step] = observation, end
@@ -143,6 +146,7 @@ if __name__ == "__main__":
         writer.add_scalar("losses/entropy", entropy.mean().item(), global_step)
         writer.add_scalar("losses/explained_variance", np.nan, global_step)
         writer.add_scalar("charts/SPS", int(global_step / (time.time() - began)), global_step)
-    print(f"steps per second: {global_step / (time.time() - began):.1f}")
+    done, wall, cpu = global_step - steady[0], time.perf_counter() - steady[1], time.process_time() - steady[2]
+    print(f"steps per second: {done / wall:.1f}, per second of computing: {done / cpu:.1f}")
     envs.close()
     writer.close()
