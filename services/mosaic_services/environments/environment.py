@@ -127,13 +127,17 @@ def status(recipe: Recipe, profile: str) -> Environment:
 
 def source_files(folder: Path) -> list[Path]:
     """The files of a package folder that end up in an installation, or say how to make it."""
-    found = []
-    for path in folder.rglob("*"):
-        parts = path.relative_to(folder).parts
-        hidden = any(part == "__pycache__" or part.startswith(".") or part.endswith(".egg-info") for part in parts)
-        if not hidden and parts[0] not in _NOT_INSTALLED and path.is_file():
-            found.append(path)
-    return sorted(found)
+    found: list[str] = []
+    for place, folders, files in os.walk(folder):  # a supervisor looks every few seconds, and pathlib is slow
+        skipped = _NOT_INSTALLED if place == str(folder) else ()
+        names = [name for name in (*folders, *files) if not _is_hidden(name) and name not in skipped]
+        folders[:] = [name for name in folders if name in names]
+        found += [f"{place}/{name}" for name in files if name in names]
+    return sorted(path for path in map(Path, found) if path.is_file())
+
+
+def _is_hidden(name: str) -> bool:
+    return name == "__pycache__" or name.startswith(".") or name.endswith(".egg-info")
 
 
 def _parts(folder: Path, files: list[Path]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What can be known to fail is refused before anything starts: here, environments and the actions they take."""
+"""What can be known to fail is refused before anything starts: environments, the actions they take, files."""
 
 import importlib
 import importlib.util
@@ -11,7 +11,7 @@ from cleanrl_worker.registry import Algorithm
 from mosaic_worker.config import near
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["check_environment", "check_files", "library"]
+__all__ = ["check_environment", "check_files", "library", "require_registered", "text_of"]
 
 _OWN_NAMES = ("envpool", "procgen", "pettingzoo")
 """Algorithms with one of these in their name make environments that Gymnasium does not know."""
@@ -29,8 +29,8 @@ def check_environment(env_id: str, algorithm: Algorithm) -> None:
     """Refuse an environment that nobody registered, or that takes other actions than the algorithm chooses."""
     if any(word in algorithm.name for word in _OWN_NAMES):
         return
+    require_registered(env_id, "env_id")
     gym = importlib.import_module(library())
-    _require_known(gym, env_id)
     try:
         env = gym.make(env_id)
     except Exception as error:
@@ -43,7 +43,7 @@ def check_environment(env_id: str, algorithm: Algorithm) -> None:
     if kind != algorithm.actions:
         instead = f" Try {_INSTEAD[algorithm.actions]}." if kind is not None else ""
         raise ConfigError(
-            f"{algorithm.name} needs a {algorithm.actions} action space; {env_id} has {_shown(space)}.{instead}"
+            f"{algorithm.name} needs a {algorithm.actions} action space; {env_id} has {text_of(space)}.{instead}"
         )
 
 
@@ -55,13 +55,15 @@ def check_files(config: CleanRLWorkerConfig) -> None:
             raise ConfigError(f"extras.{name}: {path!r} does not exist")
 
 
-def _require_known(gym: ModuleType, env_id: str) -> None:
+def require_registered(env_id: str, field: str) -> None:
+    """Refuse an id that nobody registered, and name those that look like it."""
+    gym = importlib.import_module(library())
     module, _, name = env_id.rpartition(":")
     if module:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise ConfigError(f"env_id: {env_id!r}: module {module!r} cannot be imported: {error}") from error
+            raise ConfigError(f"{field}: {env_id!r}: module {module!r} cannot be imported: {error}") from error
     if _is_known(gym, name):
         return
     for package in _REGISTER:
@@ -70,7 +72,7 @@ def _require_known(gym: ModuleType, env_id: str) -> None:
     if not _is_known(gym, name):
         known = _registered(gym)
         missing = f"no such environment among the {len(known)} registered"
-        raise ConfigError(f"env_id: {env_id!r} is not allowed: {missing}{near(name, known)}")
+        raise ConfigError(f"{field}: {env_id!r} is not allowed: {missing}{near(name, known)}")
 
 
 def _is_known(gym: ModuleType, name: str) -> bool:
@@ -86,7 +88,7 @@ def _registered(gym: ModuleType) -> list[str]:
     return list(getattr(registry, "env_specs", registry))
 
 
-def _shown(space: Any) -> str:
+def text_of(space: Any) -> str:
     """Write a space as people do: Box(-2.0, 2.0, (1,))."""
     if type(space).__name__ != "Box":
         return str(space)

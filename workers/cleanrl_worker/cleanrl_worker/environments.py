@@ -1,11 +1,7 @@
 """Environments for our own code: made by id, watched, counted, and brought into a form that an agent takes."""
 
-import contextlib
 import os
-import re
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -13,14 +9,14 @@ import numpy as np
 from gymnasium import spaces
 
 from cleanrl_worker.agents.minigrid import VIEW
+from cleanrl_worker.checks import require_registered, text_of
 from cleanrl_worker.config import CleanRLWorkerConfig
-from mosaic_worker.config import near
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.fastlane import FOLDER, FastLane
 from mosaic_worker.picture_config import RecordSettings
 
-__all__ = ["EpisodeTap", "fit_to_agent", "make", "make_lane", "text_of"]
+__all__ = ["EpisodeTap", "fit_to_agent", "make", "make_lane"]
 
 _PICTURE_DIMENSIONS = 3
 
@@ -52,22 +48,6 @@ def make(env_id: str, *, render: bool, field: str = "env_id") -> gymnasium.Env[A
     raise ConfigError(f"{field}: {env_id!r} cannot be made: {problem}")
 
 
-def require_registered(env_id: str, field: str) -> None:
-    """Refuse an id that nobody registered, and name those that look like it."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise ConfigError(f"{field}: {env_id!r}: module {module!r} cannot be imported: {error}") from error
-    if name not in gymnasium.registry and find_spec("ale_py") is not None:
-        with contextlib.suppress(Exception):
-            import_module("ale_py")  # it registers the Atari games when it is imported, and not before
-    if name not in gymnasium.registry:
-        known = list(gymnasium.registry)
-        raise ConfigError(f"{field}: {env_id!r}: no such environment among the {len(known)} here{near(name, known)}")
-
-
 def fit_to_agent(env: gymnasium.Env[Any, Any], env_id: str) -> tuple[gymnasium.Env[Any, Any], str]:
     """Bring observations into a form that one of our agents takes, and say which one; refuse what none can learn."""
     if not isinstance(env.action_space, spaces.Discrete):
@@ -93,11 +73,6 @@ def fit_to_agent(env: gymnasium.Env[Any, Any], env_id: str) -> tuple[gymnasium.E
     if len(env.observation_space.shape or ()) != 1:
         raise ConfigError(f"ppo cannot learn from the observations of {env_id}: {text_of(space)}")
     return env, "mlp"
-
-
-def text_of(space: Any) -> str:
-    """A space as people read it: without the type of its numbers."""
-    return re.sub(r", (float|u?int)\d+\)$", ")", str(space))
 
 
 class _ImageOf(gymnasium.ObservationWrapper):  # type: ignore[type-arg]

@@ -20,8 +20,9 @@ from gymnasium import spaces
 
 from cleanrl_worker import checkpoints
 from cleanrl_worker.agents import AGENTS, Agent
+from cleanrl_worker.checks import text_of
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make, text_of
+from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from mosaic_worker.errors import ConfigError, RequestError
 from mosaic_worker.fastlane import FastLane

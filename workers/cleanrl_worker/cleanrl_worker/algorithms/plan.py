@@ -54,7 +54,7 @@ def plan_of(context: RunContext[CleanRLWorkerConfig], settings: type[Args], firs
     if saved is None:
         if not env_id:
             raise ConfigError("env_id: missing; give it in the config")
-        args = args_of(settings, config, {}, env_id, config.seed if config.seed is not None else _draw(), 0)
+        args = args_of(settings, config, {}, env_id, 0)
         return Plan(args, env_id, step=0, target=config.total_timesteps)
     about = saved.about
     if env_id and env_id != about.env_id:
@@ -64,8 +64,7 @@ def plan_of(context: RunContext[CleanRLWorkerConfig], settings: type[Args], firs
         )
     # A new attempt has the budget of the one before; who resumes a training asks for so many steps more.
     target = about.target if context.resume is not None else about.step + config.total_timesteps
-    seed = config.seed if config.seed is not None else about.seed
-    args = args_of(settings, config, about.args, about.env_id, seed, target)
+    args = args_of(settings, config, about.args, about.env_id, target)
     return Plan(args, about.env_id, about.step, target, saved, str(path), field)
 
 
@@ -77,9 +76,7 @@ def _checkpoint_path(context: RunContext[CleanRLWorkerConfig]) -> tuple[Path | N
     return None, ""
 
 
-def args_of(
-    settings: type[Args], config: CleanRLWorkerConfig, saved: dict[str, Any], env_id: str, seed: int, target: int
-) -> Args:
+def args_of(settings: type[Args], config: CleanRLWorkerConfig, saved: dict[str, Any], env_id: str, target: int) -> Args:
     """Settings in the order in which they count: the config, algo_params, those of the checkpoint, the defaults."""
     hints = get_type_hints(settings)
     values = {name: value for name, value in saved.items() if name in hints}
@@ -95,7 +92,7 @@ def args_of(
     extras = config.extras
     values |= {
         "env_id": env_id,
-        "seed": seed,
+        "seed": config.seed,
         "total_timesteps": target or config.total_timesteps,
         "cuda": extras.wants_cuda,
         "track": extras.track_wandb,
@@ -119,7 +116,3 @@ def _check(name: str, value: Any) -> None:
         raise ValueError("give a number from 0 to 1")
     if name in _POSITIVE and not value > 0:
         raise ValueError("give a number above 0")
-
-
-def _draw() -> int:
-    return int.from_bytes(os.urandom(4), "little")

@@ -20,8 +20,9 @@ from syllabus.task_space import DiscreteTaskSpace
 from cleanrl_worker.algorithms.plan import Plan, plan_of
 from cleanrl_worker.algorithms.ppo_with_save import VIDEOS, Args, OnEnd, train
 from cleanrl_worker.algorithms.reporting import Reporter
+from cleanrl_worker.checks import text_of
 from cleanrl_worker.config import CleanRLWorkerConfig, Stage
-from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make, make_lane, text_of
+from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make, make_lane
 from cleanrl_worker.wrappers.schedule import (
     BABYAI_DOORKEY_CURRICULUM,
     BABYAI_GOTO_CURRICULUM,

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
+from cleanrl_utils.pace import Pace
 from torch import nn, optim
 from torch.utils.tensorboard import SummaryWriter
 
@@ -126,9 +127,10 @@ if __name__ == "__main__":
     began = time.time()
 
     observation, _ = envs.reset(seed=args.seed)
+    pace = Pace(torch.no_grad()(lambda: network(torch.Tensor(observation)).argmax(dim=1)))
     for global_step in range(args.total_timesteps):
-        if global_step == args.total_timesteps // 5:  # from here on, it runs as it will
-            steady = (global_step, time.perf_counter(), time.process_time())
+        if global_step >= args.total_timesteps // 5 and global_step % 500 == 0:  # from here on, it runs as it will
+            pace.lap(global_step)
         epsilon = max(0.05, 1 - global_step / (args.exploration_fraction * args.total_timesteps))
         if random.random() < epsilon:
             actions = np.array([envs.single_action_space.sample()])
@@ -159,7 +161,6 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/SPS", int(global_step / (time.time() - began)), global_step)
             if global_step % args.target_frequency == 0:
                 target.load_state_dict(network.state_dict())
-    done, wall, cpu = args.total_timesteps - steady[0], time.perf_counter() - steady[1], time.process_time() - steady[2]
     if args.save_model:
         model_path = f"runs/{run_name}/{args.exp_name}.cleanrl_model"
         torch.save(network.state_dict(), model_path)
@@ -167,6 +168,6 @@ if __name__ == "__main__":
 
         for number, result in enumerate(evaluate(model_path, make_env, args.env_id, 3, f"{run_name}-eval", QNetwork)):
             writer.add_scalar("eval/episodic_return", result, number)
-    print(f"steps per second: {done / wall:.1f}, per second of computing: {done / cpu:.1f}")
+    print(pace)
     envs.close()
     writer.close()

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 import tyro
+from cleanrl_utils.pace import Pace
 from torch import nn, optim
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
@@ -98,10 +99,11 @@ if __name__ == "__main__":
 
     observation = torch.Tensor(envs.reset(seed=args.seed)[0])
     end = torch.zeros(width)
-    updates = max(1, args.total_timesteps // (steps * width))
+    pace = Pace(torch.no_grad()(lambda: agent.act(observation)))
+    updates = args.total_timesteps // (steps * width)
     for update in range(updates):
-        if update == updates // 5:  # from here on, it runs as it will
-            steady = (global_step, time.perf_counter(), time.process_time())
+        if update >= updates // 5:  # from here on, it runs as it will
+            pace.lap(global_step)
         for step in range(steps):
             global_step += width
             seen[step], ends[step] = observation, end
@@ -146,7 +148,7 @@ if __name__ == "__main__":
         writer.add_scalar("losses/entropy", entropy.mean().item(), global_step)
         writer.add_scalar("losses/explained_variance", np.nan, global_step)
         writer.add_scalar("charts/SPS", int(global_step / (time.time() - began)), global_step)
-    done, wall, cpu = global_step - steady[0], time.perf_counter() - steady[1], time.process_time() - steady[2]
-    print(f"steps per second: {done / wall:.1f}, per second of computing: {done / cpu:.1f}")
+    pace.lap(global_step)
+    print(pace)
     envs.close()
     writer.close()
