@@ -54,10 +54,8 @@ def run_host_pid(stack: Stack, run: str) -> int:
     return json.loads((stack.home.runs / run / "1" / "host.json").read_bytes())["pid"]
 
 
-@pytest.mark.parametrize(
-    "service",
-    ["telemetry", *(pytest.param(name, marks=pytest.mark.slow) for name in ("broker", "scheduler", "supervisor"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["telemetry", "broker", "scheduler", "supervisor"])
 def test_service_killed_during_burst_loses_no_event(stack, service):
     runs = start_four(stack)
     stack.kill_and_restart(service)
