@@ -288,6 +288,7 @@ def test_supervisor_told_to_end_takes_nothing_new_from_the_queue(tmp_path, worke
 @pytest.mark.slow
 def test_last_line_that_cannot_be_parsed_stops_neither_the_supervisor_nor_the_other_runs(stack):
     hanging = stack.submit(config={"end": "hang"})
+    stack.wait_state(hanging, "running")
     deep = base64.b64encode(b"[" * 60_000).decode()
     poisoned = stack.submit(config={"raw": [deep], "end": "abort"})
     assert (stack.wait_final(poisoned).state, stack.state(poisoned).exit_code) == ("failed", 1)

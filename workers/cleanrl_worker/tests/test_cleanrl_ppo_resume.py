@@ -140,6 +140,7 @@ def resumed(path, **config):
     return {
         "algo": "ppo",
         "total_timesteps": 100,
+        "seed": 1,
         **config,
         "extras": {"mode": "resume_training", "checkpoint_path": str(path)},
     }
