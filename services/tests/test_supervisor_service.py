@@ -716,21 +716,26 @@ def test_store_that_is_away_does_not_hold_back_live_readers(own_host: Host):
 def test_idle_supervisor_costs_little(own_host: Host, record_property):
     host = own_host
 
-    def percent(seconds: float) -> float:
+    def cost(seconds: float) -> tuple[float, float]:
+        """Percent of a processor, and how often a second it woke up, which does not depend on the machine."""
         process = psutil.Process(host.stack.processes["supervisor"].pid)
-        before, began = sum(process.cpu_times()[:2]), time.monotonic()
+        before, woken, began = sum(process.cpu_times()[:2]), process.num_ctx_switches().voluntary, time.monotonic()
         wait_until("time passes", lambda: time.monotonic() - began > seconds, seconds + 5)
-        return 100 * (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
+        took = time.monotonic() - began
+        woken = process.num_ctx_switches().voluntary - woken
+        return 100 * (sum(process.cpu_times()[:2]) - before) / took, woken / took
 
-    percent(2 * HEARTBEAT_S)
-    figures = {"0 attempts": percent(6)}
+    cost(2 * HEARTBEAT_S)
+    figures = {"0 attempts": cost(6)}
     runs = [host.place(end="hang") for _ in range(20)]
     for run in runs:
         host.wait_running(run)
-    figures["20 attempts"] = percent(6)
-    print({name: f"{value:.1f} %" for name, value in figures.items()})
+    figures["20 attempts"] = cost(6)
+    print({name: f"{percent:.1f} %, {wakes:.0f}/s" for name, (percent, wakes) in figures.items()})
     for name, value in figures.items():
         record_property(name, value)
-    # A process that waits, not one that polls: a machine may be slow, so the bounds are far from the usual 3 and 6 %.
-    assert figures["0 attempts"] < 30
-    assert figures["20 attempts"] < 5 * max(figures["0 attempts"], 2)
+    # Usually 75 and 78: what is there is looked at in turns, so that more of it does not wake it more often.
+    assert max(wakes for _, wakes in figures.values()) < 100
+    # A machine may be slow or busy, so the bounds are far from the usual 4 and 7 %.
+    assert figures["0 attempts"][0] < 30
+    assert figures["20 attempts"][0] < 5 * max(figures["0 attempts"][0], 2)

@@ -130,9 +130,8 @@ def source_files(folder: Path) -> list[Path]:
     found: list[str] = []
     for place, folders, files in os.walk(folder):  # a supervisor looks every few seconds, and pathlib is slow
         skipped = _NOT_INSTALLED if place == str(folder) else ()
-        names = [name for name in (*folders, *files) if not _is_hidden(name) and name not in skipped]
-        folders[:] = [name for name in folders if name in names]
-        found += [f"{place}/{name}" for name in files if name in names]
+        folders[:] = [name for name in folders if not _is_hidden(name) and name not in skipped]
+        found += [f"{place}/{name}" for name in files if not _is_hidden(name) and name not in skipped]
     return sorted(path for path in map(Path, found) if path.is_file())
 
 

@@ -216,15 +216,14 @@ def test_a_killed_script_is_reported_and_leaves_nothing(worker):
     worker.require_nothing_left()
 
 
-def test_a_killed_worker_leaves_nothing(worker):
+def test_a_killed_worker_leaves_its_counters_and_nothing_else(worker):
     process, _ = hanging_script(worker)
     process.kill()
     process.wait()
-    left = worker.folder.glob(".training-*")  # a folder with the counters; nobody is left who could remove it
-    for folder in left:
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
+    (left,) = worker.folder.glob(".training-*")  # nobody is left who could remove it
+    for path in left.iterdir():
+        path.unlink()
+    left.rmdir()
     worker.require_nothing_left()
 
 
