@@ -29,7 +29,9 @@ __all__ = ["FOLDER", "FastLane", "FastLaneSettings", "FastLaneTelemetryWrapper",
 
 FOLDER = "MOSAIC_FASTLANE_DIR"
 _SMOOTHING = 0.1
-"""How much of a finished episode goes into the rolling return."""
+"""How much of a finished episode goes into the rolling return, and of a picture into what pictures cost."""
+_REST = 19
+"""After a picture, so many times as long as pictures take goes by without one: slow ones get a twentieth of the time."""
 _ALONE_S = 5.0
 """How long a tile waits for the environment that publishes the grid: it may be wrapped last."""
 _PID, _STATE, _HEADER_WORDS = 7, 10, 12
@@ -65,6 +67,7 @@ class Watch:
         self._recording = False
         self._can_render = True
         self._shown: tuple[float, int] | None = None
+        self._cost: float | None = None
         self._alone_since: float | None = None
         self.pid = os.getpid()
 
@@ -137,12 +140,19 @@ class Watch:
             return
         picture = self._render() if self._can_render else None
         if is_due:
+            is_first = self._shown is None
             self._measure(now)
             self._lane.show(self, picture)
-            # From now, not from when it was due: a slow renderer gets half of the time at the most.
-            self._due = self._clock() + self._interval
+            done = self._clock()
+            # The first one brings the renderer up, and says nothing of how long the next ones take.
+            self._due = done + (self._interval if is_first else max(self._interval, self._rest(done - now)))
         if recorder is not None and is_wanted and picture is not None:
             recorder.add(picture)
+
+    def _rest(self, took: float) -> float:
+        """How long to show nothing. Smoothed, so that one picture that got stuck does not cost many others."""
+        self._cost = took if self._cost is None else self._cost + _SMOOTHING * (took - self._cost)
+        return _REST * self._cost
 
     def _wait_for_the_grid(self, now: float) -> None:
         """Render nothing: the environment that publishes the grid is not here, as yet or because it is elsewhere."""

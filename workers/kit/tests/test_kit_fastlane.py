@@ -272,6 +272,49 @@ def test_a_frame_is_rendered_only_when_it_is_due_and_the_clock_is_asked_once_a_s
     assert shown().number == 2
 
 
+def test_pictures_of_an_environment_that_draws_slowly_take_a_twentieth_of_the_time(lane, clock):
+    class Slow(Painted):
+        def render(self):
+            clock.now += 0.03
+            return super().render()
+
+    env = lane().wrap(inner := Slow(length=10**9))
+    env.reset()
+    began = clock.now
+    for _ in range(60000):
+        clock.now += 0.001
+        env.step(0)
+    spent = 0.03 * (inner.renders - 1)
+    assert 0.049 < spent / (clock.now - began) <= 0.0505
+
+
+def test_a_renderer_that_takes_long_to_come_up_or_gets_stuck_once_is_shown_again_soon(lane, clock):
+    takes = [0.8, 0.001, 0.001, 0.5]
+
+    class Starting(Painted):
+        def render(self):
+            clock.now += takes.pop(0) if takes else 0.001
+            return super().render()
+
+    env = lane().wrap(inner := Starting(length=10**9))
+    env.reset()
+    env.step(0)
+    assert inner.renders == 1
+    clock.now += 0.1
+    env.step(0)
+    assert inner.renders == 2, "the first one took 0.8 s, but the next is due after the interval"
+    for _ in range(2):
+        clock.now += 0.1
+        env.step(0)
+    assert (inner.renders, takes) == (4, [])
+    clock.now += 0.9
+    env.step(0)
+    assert inner.renders == 4
+    clock.now += 0.1
+    env.step(0)
+    assert inner.renders == 5, "a tenth of what it lost by getting stuck is waited for at once"
+
+
 def test_a_frame_carries_reward_rolling_return_rate_step_and_episode(lane, clock, shown):
     env = lane().wrap(inner := Painted(length=4, reward=0.5))
     env.reset()
