@@ -99,9 +99,10 @@ class World:
 
     def pump(self) -> bool:
         self.sent_this_pump = 0
-        moved = self.bridge.pump(self.now)
+        wait = self.bridge.pump(self.now)
+        assert 0 <= wait <= 2
         assert self.sent_this_pump <= 8 * len(STREAMS), "unbounded work in one pump"
-        return moved
+        return wait == 0
 
     def write(self, stream: StreamId, data: bytes) -> None:
         if not self.ended[stream]:

@@ -270,3 +270,19 @@ def test_runs_that_are_done_are_forgotten(bench, monkeypatch):
     bench.until(lambda: not bench.writer._newest)
     bench.writer.stop()
     assert bench.rows("SELECT count(*), sum(final) FROM streams") == [(20, 20)]
+
+
+def test_of_very_many_runs_each_is_told_of_in_turn_and_those_that_ended_first(bench, monkeypatch):
+    monkeypatch.setattr(module, "SUMMARIES_AT_ONCE", 4)
+    keys = [StreamKey(f"run{number:02}", 1, "journal") for number in range(10)]
+    told: list[list[str]] = []
+    bench.on_report = lambda report: told.append([each.run for each in report.summaries]) if report.summaries else None
+    for key in keys:
+        bench.put([step(0)], key=key)
+    bench.announce(1, keys[8])  # it has ended
+    bench.writer.start()
+    bench.until(lambda: {run for runs in told for run in runs} == {key.run for key in keys})
+    first = told[: next(place for place in range(1, 11) if len({run for runs in told[:place] for run in runs}) == 10)]
+    assert max(len(runs) for runs in told) == 4
+    assert len(first) == 3, "nobody is told of again before all have had their turn"
+    assert "run08" in first[0]

@@ -18,6 +18,7 @@ from mosaic_services.supervisor.builder import Builder, BuildFailedError
 from mosaic_services.supervisor.checkpoints import last_checkpoint
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.supervisor.frames import FASTLANE_DIR
+from mosaic_services.supervisor.waiting import wait
 
 if TYPE_CHECKING:
     import subprocess
@@ -82,8 +83,9 @@ class Attempts:
         self.gpus = gpus
         self.machine = machine.Machine()
         self.tracked: dict[AttemptKey, Tracked] = {}
-        # Set when a phase has changed, and when the end of a stream is to be announced.
+        # Set when a phase has changed, when a stream begins or ends, and when the end of one is to be announced.
         self.changed = asyncio.Event()
+        self.streams_changed = asyncio.Event()
         self.tails_changed = asyncio.Event()
         self.warm_starts = 0
         self.cold_starts = 0
@@ -92,6 +94,7 @@ class Attempts:
         self._bridge = bridge
         self._frames = frames
         self._spawn = spawn
+        self._stirred = asyncio.Event()  # something happened after which `watch` is to look
         self._children: set[subprocess.Popen[bytes]] = set()
         self._troubled: set[AttemptKey] = set()
         # Attempts that were to be stopped before they were placed: a placement that comes late is refused.
@@ -171,6 +174,7 @@ class Attempts:
             stream = StreamId(run=folder.key.run, attempt=folder.key.attempt, kind=kind)  # type: ignore[arg-type]
             opened = self._bridge.open(stream, str(path), time.monotonic(), adopted=adopted)
             self.tracked[folder.key].streams.append(opened)
+        self.streams_changed.set()
 
     async def _adopt(self, folder: AttemptFolder) -> None:
         """Take over an attempt found on disk, wherever its life stands."""
@@ -213,10 +217,12 @@ class Attempts:
                 self._end_frames(stimulus.key)
         if self.is_ended(stimulus.key):
             self._end_streams(stimulus.key)
+        self._stirred.set()
 
     def _end_streams(self, key: AttemptKey) -> None:
         for stream in self.tracked[key].streams:
             stream.ended = True
+        self.streams_changed.set()
 
     def _end_frames(self, key: AttemptKey) -> None:
         streams = self._frames.end(key)
@@ -332,28 +338,34 @@ class Attempts:
             # Run hosts are our children, and are reaped even if nobody speaks of their attempt any more.
             self._children = {child for child in self._children if child.poll() is None}
             now = time.monotonic()
+            soon = False
             for key, tracked in list(self.tracked.items()):
                 if tracked.end is not None and now < tracked.look_at:
                     continue
                 try:
-                    await self._look_at(key, tracked)
+                    soon |= await self._look_at(key, tracked)
                 except Exception:
+                    soon = True
                     # A file that cannot be read or written stops this attempt's progress, not that of the others.
                     if key not in self._troubled:
                         self._troubled.add(key)
                         _log.exception("cannot look after", attempt=str(key), folder=str(tracked.folder.path))
-            await asyncio.sleep(_WATCH_S)
+            await wait(self._stirred, _WATCH_S if soon else _TOLD_S)
 
-    async def _look_at(self, key: AttemptKey, tracked: Tracked) -> None:
+    async def _look_at(self, key: AttemptKey, tracked: Tracked) -> bool:
+        """Notice what happened to an attempt; whether something may happen soon that nothing else would tell us."""
         attempt = self.machine.attempts.get(key)
         if attempt is None or attempt.ending is not None:
-            return
+            return False
         if tracked.popen is not None and tracked.popen.returncode is not None:
             tracked.popen = None
         if attempt.phase in (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING):
             await self._look_at_process(key, tracked, attempt)
-        elif attempt.phase is AttemptPhase.ENDED and not attempt.stored:
+            return tracked.end is None or attempt.phase is AttemptPhase.STARTING
+        if attempt.phase is AttemptPhase.ENDED and not attempt.stored:
             await self._look_at_streams(key, tracked)
+            return True
+        return False
 
     async def _look_at_process(self, key: AttemptKey, tracked: Tracked, attempt: machine.Attempt) -> None:
         folder = tracked.folder
@@ -381,8 +393,7 @@ class Attempts:
         elif gone:
             await self._do(machine.RunHostGone(key, folder.why_run_host_died()))
 
-    @staticmethod
-    def _listen_for_end(tracked: Tracked, end: int | None) -> None:
+    def _listen_for_end(self, tracked: Tracked, end: int | None) -> None:
         if end is None:
             return
 
@@ -390,6 +401,7 @@ class Attempts:
             loop.remove_reader(end)
             os.close(end)
             tracked.end = None
+            self._stirred.set()
 
         loop = asyncio.get_running_loop()
         loop.add_reader(end, ended)

@@ -27,15 +27,17 @@ WINDOW_BYTES = 4 * 1024 * 1024
 _ALL_WINDOWS_BYTES = 24 * 1024 * 1024
 # Batches of one stream before the next stream has its turn.
 _BATCHES_PER_TURN = 4
-# A stream that had nothing for so many turns is looked at only every so many: most journals are quiet most of the time.
-_QUIET_AFTER = 50
-_QUIET_EVERY = 5
-# A batch costs everybody more than a line does. While many streams have something to say, each waits so long for every
-# one of them before it sends a small batch, so that there are not much more than five hundred batches a second in all.
+# A batch costs everybody more than a line does, and to wake up and look costs, too, on cores that a training could use:
+# so there are twenty turns a second, and the next one comes at once only if there was a batch of some size.
+_LOOK_S = 0.05
+# While many streams have something to say, each waits so long for every one of them before it is looked at again, so
+# that there are not much more than five hundred batches a second in all.
 _LINGER_PER_STREAM_S = 0.002
-# In the same way a quiet stream is left alone for so long for every stream there is: to look costs, too.
+# In the same way a quiet stream is left alone for so long for every stream there is.
 _REST_PER_STREAM_S = 0.0005
 _LONGEST_WAIT_S = 2.0
+# There is something to carry, but the store is not so far yet, or the bus has no room.
+_HELD_UP_S = 0.01
 # Batches that are sent again for each live one, while the store catches up.
 _REPAIRS_PER_LIVE = 4
 # The store counts as away when nothing has been heard of it for this long; live readers then need not wait for it.
@@ -56,8 +58,10 @@ class Stream:
     stored: Position = field(default_factory=Position)
     # Where a requested resend has got to; None when there is none.
     repair: Position | None = None
-    # Turns since anything moved.
-    quiet: int = 0
+    # Whether the last look at the file found something to carry.
+    is_busy: bool = True
+    # Whether there is something that cannot be carried yet.
+    is_held_up: bool = False
     # No look at the file before this moment.
     look_at: float = 0.0
     # Batches sent again since the last live one.
@@ -93,7 +97,6 @@ class Bridge:
         self._publish = publish
         self._store_heard_at = now
         self._storing = True
-        self._turn = 0
 
     def open(self, stream_id: StreamId, path: str, now: float, *, adopted: bool) -> Stream:
         """Begin to carry a file; `adopted` if an earlier supervisor may have carried some of it."""
@@ -138,41 +141,31 @@ class Bridge:
         """Whether anybody stores at the moment."""
         return self._storing and now - self._store_heard_at < _STORE_AWAY_AFTER_S
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no stream has had anything to carry for a while: there is then no hurry to look again."""
-        return all(stream.quiet > _QUIET_AFTER for stream in self.streams.values())
-
     # ── carrying ────────────────────────────────────────────────────────────────────────────────
 
-    def pump(self, now: float) -> bool:
-        """Give every stream a turn; True if there is more to carry, False if it is better to wait for more lines.
+    def pump(self, now: float) -> float:
+        """Give every stream whose time has come a turn; return for how many seconds to wait for more lines.
 
-        Waiting a little makes batches larger, and a batch costs all who handle it more than a line does.
+        Streams that were opened, ended or asked for again meanwhile are not to wait so long.
         """
         alive = self.store_is_alive(now)
-        self._turn += 1
-        behind = sum(1 for stream in self.streams.values() if stream.quiet <= 1)
-        window = min(self._window, max(2 * self._limits.chunk, _ALL_WINDOWS_BYTES // max(1, behind)))
-        linger = min(behind * _LINGER_PER_STREAM_S, _LONGEST_WAIT_S)
-        rest = min(len(self.streams) * _REST_PER_STREAM_S, _LONGEST_WAIT_S)
-        backlog = False
-        skip_quiet = self._turn % _QUIET_EVERY and not self.is_quiet
+        busy = sum(1 for stream in self.streams.values() if stream.is_busy)
+        window = min(self._window, max(2 * self._limits.chunk, _ALL_WINDOWS_BYTES // max(1, busy)))
+        linger = _pause(busy * _LINGER_PER_STREAM_S)
+        rest = _pause(len(self.streams) * _REST_PER_STREAM_S)
+        wait = _LOOK_S if self.streams else _LONGEST_WAIT_S
         for stream in list(self.streams.values()):
-            if now < stream.look_at and stream.repair is None and not stream.ended:
+            if now + _LOOK_S / 2 < stream.look_at and stream.repair is None and not stream.ended:
                 continue
-            stream.quiet += 1
-            if skip_quiet and stream.quiet > _QUIET_AFTER:
-                continue
+            stream.is_held_up = False
             carried = self._pump_stream(stream, now, window, alive=alive)
-            much = carried > self._limits.chunk // 2
-            backlog |= much
-            if carried:
-                stream.quiet = 0
-                stream.look_at = now if much else now + linger
-            elif stream.quiet > _QUIET_AFTER:
-                stream.look_at = now + rest
-        return backlog
+            stream.is_busy = carried > 0
+            stream.look_at = now + (linger if carried else rest)
+            if carried > self._limits.chunk // 2:
+                stream.look_at, wait = now, 0.0
+            elif stream.is_held_up:
+                stream.look_at, wait = now, min(wait, _HELD_UP_S)
+        return wait
 
     def _pump_stream(self, stream: Stream, now: float, window: int, *, alive: bool) -> int:
         """Carry some batches; return how many bytes."""
@@ -195,14 +188,20 @@ class Bridge:
     def _pump_repair(self, stream: Stream, sent: Position, window: int) -> int:
         carried = 0
         for _ in range(_BATCHES_PER_TURN):
-            if stream.repair is None or stream.repair.offset - stream.stored.offset >= window:
+            if stream.repair is None:
+                break
+            if stream.repair.offset - stream.stored.offset >= window:
+                stream.is_held_up = True
                 break
             if stream.repair.number >= sent.number or stream.repair.offset >= sent.offset:
                 stream.repair = None
                 break
             # Not past what was live: live readers do not see this topic, and are to see every line.
             cut = stream.file.cut(stream.repair, ended=stream.ended, until=sent.offset)
-            if cut is None or not self._send(stream, cut, topics.repair(stream.id.run)):
+            if cut is None:
+                break
+            if not self._send(stream, cut, topics.repair(stream.id.run)):
+                stream.is_held_up = True
                 break
             self.counters["resent"] += cut.count
             stream.repair = cut.end
@@ -214,7 +213,10 @@ class Bridge:
         topic = (topics.run_telemetry if stream.id.kind == "journal" else topics.run_log)(stream.id.run)
         carried = 0
         for _ in range(turns):
-            if stream.sent is None or (window is not None and stream.sent.offset - stream.stored.offset >= window):
+            if stream.sent is None:
+                break
+            if window is not None and stream.sent.offset - stream.stored.offset >= window:
+                stream.is_held_up = True
                 break
             ended = stream.ended  # Read before the file: what is written before an end is then never overlooked.
             cut = stream.file.cut(stream.sent, ended=ended)
@@ -222,6 +224,7 @@ class Bridge:
                 stream.drained = ended and stream.sent.offset >= stream.file.size()
                 break
             if not self._send(stream, cut, topic):
+                stream.is_held_up = True
                 break
             stream.sent = cut.end
             carried += len(cut.lines)
@@ -259,3 +262,8 @@ class Bridge:
                 for stream in self.streams.values()
             ],
         )
+
+
+def _pause(seconds: float) -> float:
+    """How long to leave a file alone, within bounds."""
+    return min(max(seconds, _LOOK_S), _LONGEST_WAIT_S)

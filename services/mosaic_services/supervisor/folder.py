@@ -197,7 +197,7 @@ class AttemptFolder:
         if said.get("event") == "run_failed":
             known = said.get("category") in list(FailureCategory)
             category = FailureCategory(said["category"]) if known else by_code
-            return category, f"{str(said.get('error'))[:_LONGEST_REASON]}: exit {report.code}"
+            return category, f"{str(said.get('error'))[:_LONGEST_REASON].rstrip('.')}: exit {report.code}"
         return by_code, f"exit {report.code}"
 
     def _last_event(self) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placeme
 from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.pictures import Lease, Pictures
 from mosaic_services.supervisor.templates import Templates
+from mosaic_services.supervisor.waiting import wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,8 +60,6 @@ __all__ = ["SupervisorService"]
 
 _log = structlog.get_logger()
 
-_IDLE_S = 0.01
-_QUIET_S = 0.05
 _USAGE_S = 2.0
 _SCAN_S = 5.0
 _ENDING_S = 0.02
@@ -179,6 +178,7 @@ class SupervisorService(Service):
         stream = StreamId(run=command.run, attempt=command.attempt, kind=command.kind)
         if not self.bridge.resend(stream, Position(number=command.number, offset=command.offset)):
             raise CommandRefusedError("unknown_stream", f"{self.host} carries no {command.kind} of {command.run}")
+        self.attempts.streams_changed.set()
         return Ack()
 
     async def _on_describe(self, command: Describe) -> Description:
@@ -237,21 +237,18 @@ class SupervisorService(Service):
 
     async def _pump(self) -> None:
         while True:
-            if self.bridge.pump(time.monotonic()):
-                await asyncio.sleep(0)
-            else:
-                await asyncio.sleep(_QUIET_S if self.bridge.is_quiet else _IDLE_S)
+            await wait(self.attempts.streams_changed, self.bridge.pump(time.monotonic()))
 
     async def _announce_tails(self) -> None:
         while True:
             if self.bridge.streams:
                 self.bus.publish(topics.host_streams(self.host), self.bridge.tails())
-            await _wait(self.attempts.tails_changed, 1.0, at_least=0.2)
+            await wait(self.attempts.tails_changed, 1.0, at_least=0.2)
 
     async def _report(self) -> None:
         while True:
             self.bus.publish(topics.host_state(self.host), self._host_state())
-            await _wait(self.attempts.changed, 1.0, at_least=0.01)
+            await wait(self.attempts.changed, 1.0, at_least=0.01)
 
     async def _measure(self) -> None:
         while True:
@@ -296,14 +293,3 @@ class SupervisorService(Service):
             cpu_percent=psutil.cpu_percent(),
             memory_used_mb=round(psutil.virtual_memory().used / 2**20, 1),
         )
-
-
-async def _wait(event: asyncio.Event, seconds: float, at_least: float) -> None:
-    """Wait for an event, but neither longer than `seconds` nor shorter than `at_least`."""
-    await asyncio.sleep(at_least)
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
-    event.clear()

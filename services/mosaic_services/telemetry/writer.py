@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import heapq
 import shutil
 import sqlite3
 import threading
@@ -37,6 +38,8 @@ TRANSACTION_S = 0.1
 """No transaction takes much longer than this."""
 TICK_S = 0.1
 SUMMARY_EVERY_S = 0.5
+SUMMARIES_AT_ONCE = 250
+"""If more runs have news, they take turns: each message costs everybody on the bus, and nobody can read so many."""
 POSITIONS_EVERY_S = 1.0
 RETRY_S = 1.0
 HOST_SILENT_S = 5.0
@@ -84,6 +87,7 @@ class Writer(threading.Thread):
         self._newest: dict[str, int] = {}
         self._announced: dict[str, tuple[float, set[StreamKey]]] = {}
         self._changed: set[StreamKey] = set()
+        self._told_at: dict[StreamKey, float] = {}
         try:
             self._store.open()
             self._load()
@@ -283,14 +287,21 @@ class Writer(threading.Thread):
                 journal = key._replace(kind="journal")
                 if self._find(journal, self._entries[key].stream.host).stream.final:
                     self._changed.add(journal)
+        news = []
         for key, entry in self._entries.items():
             if entry.summary is None or self._newest.get(key.run) != key.attempt:
                 self._changed.discard(key)
                 continue
             moved = not entry.stream.final and entry.summary.rate(now)
             if moved or key in self._changed:
+                news.append((not entry.stream.final, self._told_at.get(key, 0.0), key))
+        # Those that have ended first, then those of which nothing was said for longest.
+        for _, _, key in heapq.nsmallest(SUMMARIES_AT_ONCE, news):
+            entry = self._entries[key]
+            if entry.summary is not None:
                 report.summaries.append(self._summary(key, entry, entry.summary))
-        self._changed.clear()
+            self._told_at[key] = now
+            self._changed.discard(key)
 
     def _summary(self, key: StreamKey, entry: Entry, summary: Summary) -> RunSummary:
         log = self._entries.get(key._replace(kind="log"))
@@ -312,6 +323,7 @@ class Writer(threading.Thread):
         for key in [key for key, entry in self._entries.items() if entry.stream.final and key not in spoken_of]:
             if key not in self._changed:
                 del self._entries[key]
+                self._told_at.pop(key, None)
         runs = {key.run for key in self._entries}
         self._newest = {run: attempt for run, attempt in self._newest.items() if run in runs}
 
