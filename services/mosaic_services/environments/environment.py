@@ -30,6 +30,7 @@ __all__ = ["Environment", "cache_folder", "find_python", "source_files", "status
 COMPLETE = "complete.json"
 # Folders beside the package; inside it, these names mean nothing special.
 _NOT_INSTALLED = {"tests", "locks", "build", "dist"}
+_OWN_MODULES = "MOSAIC_PYTHONPATH"
 _OURS = ("PYTHON", "MOSAIC_", "VIRTUAL_ENV", "PIP_TARGET")
 
 
@@ -97,7 +98,8 @@ class Environment:
         """The environment variables of the worker: ours, less what belongs to the service's own Python."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
         kept["PATH"] = f"{self.venv / 'bin'}:{kept.get('PATH', os.defpath)}"
-        kept["PYTHONPATH"] = str(self.site)
+        # Modules of the user's own, such as environments: behind the worker's, which they cannot shadow.
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.site), os.environ.get(_OWN_MODULES)]))
         kept["PYTHONUNBUFFERED"] = "1"
         if self.upstream is not None:
             kept[upstreams.VARIABLE] = str(self.upstream)
