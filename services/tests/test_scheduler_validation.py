@@ -116,6 +116,17 @@ def test_fields_that_depend_on_another_field_are_checked_by_name():
     ]
 
 
+def test_a_field_that_is_described_twice_is_complained_about_once():
+    count = {"type": "integer", "minimum": 0}
+    schema = {"properties": {"steps": count}, "allOf": [{"properties": {"steps": {"type": "integer", "minimum": 1}}}]}
+    assert ConfigSchema(schema).problems({"steps": "abc"}) == [
+        "config.steps: 'abc' is not allowed; allowed: integer, at least 0"
+    ]
+    assert ConfigSchema(schema).problems({"steps": 0}) == [
+        "config.steps: 0 is not allowed; allowed: integer, at least 1"
+    ]
+
+
 def test_a_good_config_needs_no_run_id():
     schemas = {("baseline", "default", "f"): ConfigSchema(SCHEMA)}
     spec = RunSpec(worker="baseline", config={"env_id": "CartPole-v1"})

@@ -50,7 +50,13 @@ class ConfigSchema:
         if self._validator is None:
             return []
         found: dict[str, None] = {}
+        mistyped: set[tuple[str | int, ...]] = set()
         for error in sorted(self._validator.iter_errors(config), key=lambda each: list(map(str, each.absolute_path))):
+            if error.validator == "type":
+                # A field may be described twice, in general and for the case at hand: one complaint is enough.
+                if (path := tuple(error.absolute_path)) in mistyped:
+                    continue
+                mistyped.add(path)
             found.update(dict.fromkeys(_explain(error)))
         return list(found)
 

@@ -68,6 +68,13 @@ def test_a_training_reports_episodes_losses_and_checkpoints(quick):
     ], "nothing but whole checkpoints is left"
 
 
+def test_a_gpu_that_is_not_there_is_told_and_done_without(worker_in, tmp_path):
+    events = worker_in(tmp_path).run(**{**QUICK, "total_timesteps": 512}, extras={"cuda": True})
+    (said,) = [event for event in events["log"] if event["level"] == "warning"]
+    assert "trains on the CPU" in said["message"]
+    assert events["run_completed"]
+
+
 def test_tensorboard_has_the_same_figures_under_cleanrls_tags(quick):
     worker, events = quick
     code = """

@@ -153,7 +153,10 @@ def _report(error: BaseException, emitter: Emitter, stop: Stop) -> int:
         if emitter.ended is None:
             emitter.run_failed("configuration", text)
         return EXIT_REFUSED
-    traceback.print_exception(error)
+    if isinstance(error, WorkerError) and emitter.ended is None:
+        print(text, file=sys.stderr)  # it was raised on purpose and says what happened; where, the journal keeps
+    else:
+        traceback.print_exception(error)
     if emitter.ended is None:
         category = error.category if isinstance(error, WorkerError) else "application"
         trace = "".join(traceback.format_exception(error))

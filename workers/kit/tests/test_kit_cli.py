@@ -40,12 +40,17 @@ def test_an_exception_is_reported_with_its_traceback_and_exits_1(tiny):
         "RuntimeError: the sky fell",
     )
     assert "in run\n" in event["traceback"]
+    assert "Traceback" in tiny.stderr.read_text()
     assert "the sky fell" in tiny.stderr.read_text()
 
 
-def test_a_worker_can_blame_the_infrastructure(tiny):
+def test_a_worker_can_blame_the_infrastructure_and_its_log_is_not_filled_with_a_traceback(tiny):
     assert tiny.run("--config", tiny.config(mode="disk")) == 1
-    assert tiny.events()[-1]["category"] == "infrastructure"
+    event = tiny.events()[-1]
+    assert event["category"] == "infrastructure"
+    assert "in run\n" in event["traceback"]
+    assert "the disk is on fire" in tiny.stderr.read_text()
+    assert "Traceback" not in tiny.stderr.read_text()
 
 
 def test_a_library_that_calls_sys_exit_has_failed(tiny):

@@ -145,7 +145,8 @@ def train(
         for index in range(args.num_envs):
             env, kind = make_env(index, reporter.on_end)
             envs.append(env)
-        agent = AGENTS[kind](envs[0].observation_space.shape, int(envs[0].action_space.n)).to(_device(args))
+        device = _device(args, reporter)
+        agent = AGENTS[kind](envs[0].observation_space.shape, int(envs[0].action_space.n)).to(device)
         optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
         state = TrainingState(plan, kind, envs, agent, optimizer)
         views = [env.reset(seed=args.seed + index)[0] for index, env in enumerate(envs)]
@@ -328,5 +329,10 @@ def _advantages(rollout: Rollout, values: Any, last: Any, args: Args) -> Any:
     return advantages
 
 
-def _device(args: Args) -> torch.device:
-    return torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+def _device(args: Args, reporter: Reporter) -> torch.device:
+    if args.cuda and not torch.cuda.is_available():
+        reporter.log(
+            "cuda is asked for, but there is none for this run: it trains on the CPU (resources.gpus: 1)", "warning"
+        )
+        return torch.device("cpu")
+    return torch.device("cuda" if args.cuda else "cpu")

@@ -62,9 +62,9 @@ class Reporter:
         for tag, value in values.items():
             self._board.add_scalar(tag, value, self.step)
 
-    def log(self, message: str) -> None:
+    def log(self, message: str, level: str = "info") -> None:
         """Tell people."""
-        self._emitter.log("info", message, step=self.step)
+        self._emitter.log(level, message, step=self.step)
 
     def close(self) -> None:
         """Bring everything to disk."""
