@@ -1,4 +1,4 @@
-"""The Python shown in the README runs as it stands, against a real stack."""
+"""The Python shown in README and protocol runs as it stands, against a real stack."""
 
 from __future__ import annotations
 
@@ -11,18 +11,32 @@ import pytest
 from stack import ROOT
 
 
-@pytest.mark.slow
-def test_python_of_the_readme_runs(stack):
-    config = {"agent": "random", "env_id": "CartPole-v1", "episodes": 20, "seed": 1}
-    run = stack.submit(worker="baseline", config=config)
-    assert stack.wait_final(run).state == "succeeded"
-    stack.wait_stored(run)
-    still_talking = stack.submit(config={"events": 4000, "rate": 1000})
-    stack.wait_state(still_talking, "running")
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def run_python_of(page: str, stack) -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     environ = {**os.environ, "MOSAIC_HOME": str(stack.home.path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert f"run.{still_talking}.telemetry." in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_readme(stack):
+    run = stack.submit(name="talks", config={"events": 4000, "rate": 1000})
+    stack.wait_state(run, "running")
+    first, *progress = run_python_of("README.md", stack).splitlines()
+    assert first.startswith("talks running")
+    steps = [int(line.split()[0]) for line in progress]
+    assert len(steps) > 2
+    assert steps == sorted(steps)
+    assert steps[-1] == 3999
+
+
+@pytest.mark.slow
+def test_protocol(stack):
+    run = stack.submit(config={"events": 2000, "rate": 1000})
+    output = run_python_of("docs/protocol.md", stack)
+    assert f"run.{run}.state. " in output
+    assert f"run.{run}.summary. " in output
+    assert "'state': 'succeeded'" in output

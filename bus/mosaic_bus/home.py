@@ -51,6 +51,11 @@ class Address:
         host = f"[{name}]" if ":" in name else name
         return cls(f"tcp://{host}:{port}", f"tcp://{host}:{port + 1}")
 
+    def __str__(self) -> str:
+        """As `parse` reads it, and as people give it."""
+        folder = self.socket_folder
+        return self.ingress if folder is None else f"ipc://{folder}"
+
     @property
     def socket_folder(self) -> Path | None:
         """Where the socket files lie; None for tcp."""

@@ -129,6 +129,7 @@ def test_spoilt_epoch_does_not_keep_a_service_from_starting(tmp_path, spoilt):
 )
 def test_addresses(text, ingress, egress):
     assert Address.parse(text) == Address(ingress, egress)
+    assert str(Address.parse(text)) == text.rstrip("/"), "what is shown can be given again"
 
 
 @pytest.mark.parametrize(

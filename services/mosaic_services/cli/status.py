@@ -81,7 +81,7 @@ def _ask(bus: Bus, name: str) -> _Seen:
 def _document(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> dict[str, Any]:
     return {
         "home": str(current.home.path),
-        "address": current.address.ingress,
+        "address": str(current.address),
         "services": [
             {
                 "service": each.service,
@@ -100,7 +100,7 @@ _STYLES = {"up": "green", "degraded": "yellow", "stopping": "yellow", "silent": 
 
 def _print(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> None:
     dim = "bright_black"
-    say(("home ", dim), str(current.home.path), ("   bus ", dim), f"{current.address.ingress}\n")
+    say(("home ", dim), str(current.home.path), ("   bus ", dim), f"{current.address}\n")
     rows = table("service", "state", "pid", "up for", *_COUNTERS, "", right=("pid", *_COUNTERS))
     now = time.time()
     for each in services:
