@@ -13,7 +13,19 @@ import pytest
 from stack import Stack, wait_until
 
 from mosaic_bus import CommandRefusedError
-from mosaic_bus.commands import CancelGroup, Drain, Groups, Hosts, NewRun, PauseQueue, Rerun, Runs, SubmitMany, Why
+from mosaic_bus.commands import (
+    CancelGroup,
+    Drain,
+    Groups,
+    Hosts,
+    NewRun,
+    PauseQueue,
+    Rerun,
+    Runs,
+    Series,
+    SubmitMany,
+    Why,
+)
 from mosaic_bus.messages import RunSpec
 
 GPUS = 4
@@ -102,6 +114,9 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint_and_says_why(stack):
     journal = [json.loads(line) for line in stack.journal(run, 2).read_text().splitlines()]
     steps = [event["step"] for event in journal if event["event"] == "step"]
     assert steps == list(range(40, 100))
+    stack.wait_stored(run)
+    curve = stack.bus.request("telemetry", Series(run=run, metric="reward"))
+    assert curve.steps == list(range(100)), "the ten steps that were lost and played again are in it once"
     why = stack.bus.request("scheduler", Why(run=run))
     assert any("attempt 1 on testhost failed" in fact and "step 40" in fact for fact in why.facts), why.facts
     assert any("goes on from its checkpoint of step 40" in each.reason for each in why.decisions)

@@ -104,9 +104,13 @@ def test_series_of_an_unknown_metric_is_empty(store, queries):
     assert queries.series(Series(run="run", metric="nothing")).points == 0
 
 
+def goes_on_from(step: int) -> list[object]:
+    return [{"event": "run_started"}, {"event": "checkpoint_loaded", "path": "a", "step": step}]
+
+
 def test_attempts_are_joined_or_told_apart(store, queries):
     save(store, episodes(0, 3), attempt=1)
-    save(store, episodes(3, 2), attempt=2)
+    save(store, goes_on_from(20) + episodes(3, 2), attempt=2)
     assert queries.series(Series(run="run", metric="episode_return")).values == [0, 1, 2, 3, 4]
     assert queries.series(Series(run="run", metric="episode_return", attempt=2)).values == [3, 4]
     assert [row["return"] for row in queries.episodes(Episodes(run="run", attempt=1)).rows] == [0, 1, 2]
@@ -116,10 +120,36 @@ def test_attempts_are_joined_or_told_apart(store, queries):
     assert queries.events(Events(run="run", attempt=3)).rows == []
 
 
+def test_steps_that_a_later_attempt_played_anew_count_once(store, queries):
+    steps = [{"event": "step", "step": each, "reward": 0.5, "ts": 1.0} for each in range(60)]
+    save(store, episodes(0, 6) + steps, attempt=1)  # killed at step 50
+    # It counts steps from 0, so that the step of its checkpoint is the first one that it plays again.
+    again = [{**each, "return": 100.0 + each["episode"]} for each in episodes(3, 3)]
+    save(store, goes_on_from(21) + [{**each, "reward": 1.5} for each in steps[21:]] + again, attempt=2)
+    save(store, [*goes_on_from(40), {"event": "run_failed", "category": "infrastructure"}], attempt=3)
+    whole = [0, 1, 2, 103, 104, 105]
+    assert queries.series(Series(run="run", metric="episode_return")).values == whole
+    assert [row["return"] for row in queries.episodes(Episodes(run="run")).rows] == whole
+    assert queries.series(Series(run="run", metric="reward")).values == [0.5] * 21 + [1.5] * 39
+    assert queries.metrics(Metrics(run="run")).metrics == {"reward": 60, "episode_length": 6, "episode_return": 6}
+    save(store, [*goes_on_from(10), {**again[0], "step": 15}], attempt=4)
+    assert queries.series(Series(run="run", metric="episode_return")).values == [0, 1, 103]
+    assert queries.series(Series(run="run", metric="episode_return", attempt=1)).values == [0, 1, 2, 3, 4, 5]
+
+
+def test_of_an_attempt_before_one_that_began_anew_nothing_is_joined(store, queries):
+    save(store, episodes(0, 6), attempt=1)
+    save(store, [{"event": "run_started"}], attempt=2)
+    assert len(queries.episodes(Episodes(run="run")).rows) == 6, "it has got nowhere as yet"
+    save(store, [{"event": "run_started"}, *episodes(0, 2)], attempt=3)
+    assert [(row["attempt"], row["return"]) for row in queries.episodes(Episodes(run="run")).rows] == [(3, 0), (3, 1)]
+    assert len(queries.episodes(Episodes(run="run", attempt=1)).rows) == 6
+
+
 @pytest.mark.parametrize("attempt", [None, 2])
 def test_episodes_are_paged_to_the_end(store, queries, attempt):
     save(store, episodes(0, 7), attempt=1)
-    save(store, episodes(7, 6), attempt=2)
+    save(store, goes_on_from(60) + episodes(7, 6), attempt=2)
     seen, start = [], 0
     while start is not None:
         page = queries.episodes(Episodes(run="run", attempt=attempt, start=start, limit=4))

@@ -74,7 +74,9 @@ class Series(Command[SeriesResult]):
     result: ClassVar[type[Model]] = SeriesResult
     run: str
     metric: str
-    attempt: int | None = Field(default=None, description="None joins all attempts")
+    attempt: int | None = Field(
+        default=None, description="None joins all, without the steps that a later attempt played anew"
+    )
     max_points: int = Field(default=500, ge=2, le=100_000)
     first_step: int | None = None
     last_step: int | None = None
@@ -93,7 +95,7 @@ class Episodes(Command[Rows]):
     name: ClassVar[str] = "episodes"
     result: ClassVar[type[Model]] = Rows
     run: str
-    attempt: int | None = None
+    attempt: int | None = Field(default=None, description="None joins all, as in `series`")
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=1000, ge=1, le=100_000)
 

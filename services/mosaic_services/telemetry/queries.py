@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -39,7 +40,16 @@ PAGE_BYTES = 16 * 1024 * 1024
 """A reply holds at most so many bytes of lines; `next` says where to go on."""
 _ROW_BYTES = 120
 _NUMBER = (1 << NUMBER_BITS) - 1
+_LARGEST = (1 << 63) - 1
 _EPISODE_FIELDS = ("episode", "return", "length", "seed", "agent")
+
+
+class _Part(NamedTuple):
+    """What an attempt contributes to its run: all of it, or the steps before that from which a later one went on."""
+
+    stream: int
+    attempt: int
+    last_step: int | None
 
 
 class Queries:
@@ -126,29 +136,28 @@ class Queries:
     def metrics(self, command: Metrics) -> MetricsResult:
         """Names of a run's series, with how many points each."""
         with self._read() as db:
-            ids = list(_stream_ids(db, command.run, None))
-            marks = ",".join("?" * len(ids))
-            found = dict(
-                db.execute(
-                    f"SELECT metric, count(*) FROM points WHERE stream IN ({marks}) GROUP BY metric ORDER BY metric",  # noqa: S608
-                    ids,
-                ).fetchall()
-            )
-            rewards = sum(
-                db.execute(
+            found: Counter[str] = Counter()
+            rewards = 0
+            for stream, _, last in _joined(db, command.run, None):
+                found.update(
+                    dict(
+                        db.execute(
+                            "SELECT metric, count(*) FROM points WHERE stream = ? AND step <= ? GROUP BY metric",
+                            (stream, _or_all(last)),
+                        ).fetchall()
+                    )
+                )
+                rewards += db.execute(
                     "SELECT count(*) FROM (SELECT 1 FROM events WHERE id BETWEEN ? AND ? AND kind = 'step'"
-                    " AND value IS NOT NULL)",
-                    _span(stream),
+                    " AND value IS NOT NULL AND step <= ?)",
+                    (*_span(stream), _or_all(last)),
                 ).fetchone()[0]
-                for stream in ids
-            )
-        return MetricsResult(metrics={**({"reward": rewards} if rewards else {}), **found})
+        return MetricsResult(metrics={**({"reward": rewards} if rewards else {}), **dict(sorted(found.items()))})
 
     def series(self, command: Series) -> SeriesResult:
         """One series, thinned into buckets of steps: the mean, lowest and highest of each."""
         with self._read() as db:
-            ids = list(_stream_ids(db, command.run, command.attempt))
-            source, values = _series_source(command, ids)
+            source, values = _series_source(command, _joined(db, command.run, command.attempt))
             points, low, high = db.execute(f"SELECT count(*), min(step), max(step) FROM ({source})", values).fetchone()  # noqa: S608
             if points <= command.max_points:
                 rows = db.execute(
@@ -171,21 +180,22 @@ class Queries:
     def episodes(self, command: Episodes) -> Rows:
         """Episodes in order; where attempts are joined, `start` and `next` count the attempt in their upper bits."""
         with self._read() as db:
-            ids = _stream_ids(db, command.run, command.attempt)
+            parts = _joined(db, command.run, command.attempt)
             joined = command.attempt is None
 
             def place(attempt: int, number: int) -> int:
                 return attempt << NUMBER_BITS | number if joined else number
 
             def rows() -> Iterator[tuple[int, int, dict[str, Any]]]:
-                for stream, attempt in ids.items():
+                for stream, attempt, last in parts:
                     begin = max(0, command.start - place(attempt, 0))
                     if begin > _NUMBER:
                         continue
                     for number, ts, step, value, line in db.execute(
                         "SELECT id & ?, ts, step, value, line FROM events INDEXED BY events_but_steps"
-                        " WHERE id BETWEEN ? AND ? AND kind <> 'step' AND kind = 'episode' ORDER BY id",
-                        (_NUMBER, stream << NUMBER_BITS | begin, _span(stream)[1]),
+                        " WHERE id BETWEEN ? AND ? AND kind <> 'step' AND kind = 'episode' AND coalesce(step, 0) <= ?"
+                        " ORDER BY id",
+                        (_NUMBER, stream << NUMBER_BITS | begin, _span(stream)[1], _or_all(last)),
                     ):
                         row = {"number": number, "attempt": attempt, "step": step, "ts": ts, **_episode(line)}
                         yield place(attempt, number), _ROW_BYTES, {**row, "return": value}
@@ -256,22 +266,62 @@ def _stream_ids(db: sqlite3.Connection, run: str, attempt: int | None) -> dict[i
     return {stream: each for stream, each in rows if attempt in {None, each}}
 
 
+def _joined(db: sqlite3.Connection, run: str, attempt: int | None) -> list[_Part]:
+    """The attempts of a run as one course of steps, or one of them as it is.
+
+    An attempt that went on from a checkpoint played the steps after it anew, and one that began anew all of them: of
+    those before it, the rest counts no more. One that has got nowhere as yet takes nothing away.
+    """
+    ids = _stream_ids(db, run, attempt)
+    parts: list[_Part] = []
+    last: int | None = None
+    for stream, each in reversed(ids.items()):
+        parts.append(_Part(stream, each, last))
+        if len(ids) > 1 and (first := _first_step(db, stream)) is not None:
+            last = min(_resumed_at(db, stream), first - 1, _or_all(last))
+    return parts[::-1]
+
+
+def _first_step(db: sqlite3.Connection, stream: int) -> int | None:
+    """The first step that an attempt reported anything of."""
+    row = db.execute(
+        "SELECT step FROM events WHERE id BETWEEN ? AND ? AND kind IN ('step', 'episode', 'scalars')"
+        " AND step IS NOT NULL ORDER BY id LIMIT 1",
+        _span(stream),
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _resumed_at(db: sqlite3.Connection, stream: int) -> int:
+    """The step from which an attempt went on; -1, before all steps, if it began anew."""
+    row = db.execute(
+        "SELECT step FROM events INDEXED BY events_but_steps WHERE id BETWEEN ? AND ? AND kind <> 'step'"
+        " AND kind = 'checkpoint_loaded' AND step IS NOT NULL ORDER BY id LIMIT 1",
+        _span(stream),
+    ).fetchone()
+    return -1 if row is None else int(row[0])
+
+
+def _or_all(last_step: int | None) -> int:
+    return _LARGEST if last_step is None else last_step
+
+
 def _span(stream: int) -> tuple[int, int]:
     """The ids of a stream's first and last possible line."""
     return stream << NUMBER_BITS, stream << NUMBER_BITS | _NUMBER
 
 
-def _series_source(command: Series, ids: list[int]) -> tuple[str, list[Any]]:
+def _series_source(command: Series, attempts: list[_Part]) -> tuple[str, list[Any]]:
     """The rows of a series before thinning, as SQL with its values: step, value, ts, place."""
-    limits = ""
-    bounds: list[Any] = []
-    for sign, bound in ((">=", command.first_step), ("<=", command.last_step)):
-        if bound is not None:
-            limits += f" AND step {sign} ?"
-            bounds.append(bound)
     parts: list[str] = []
     values: list[Any] = []
-    for stream in ids:
+    for stream, _, last in attempts:
+        limits = ""
+        bounds: list[Any] = []
+        for sign, bound in ((">=", command.first_step), ("<=", command.last_step), ("<=", last)):
+            if bound is not None:
+                limits += f" AND step {sign} ?"
+                bounds.append(bound)
         if command.metric == "reward":
             parts.append(
                 "SELECT step, value, ts, id AS place FROM events WHERE id BETWEEN ? AND ? AND kind = 'step'"  # noqa: S608
