@@ -30,8 +30,8 @@ __all__ = ["FOLDER", "FastLane", "FastLaneSettings", "FastLaneTelemetryWrapper",
 FOLDER = "MOSAIC_FASTLANE_DIR"
 _SMOOTHING = 0.1
 """How much of a finished episode goes into the rolling return, and of a picture into what pictures cost."""
-_REST = 19
-"""After a picture, so many times as long as pictures take goes by without one: slow ones get a twentieth of the time."""
+_SHARE = 20
+"""Pictures that take long to draw get one part in so many of the time, all environments of a grid together."""
 _ALONE_S = 5.0
 """How long a tile waits for the environment that publishes the grid: it may be wrapped last."""
 _PID, _STATE, _HEADER_WORDS = 7, 10, 12
@@ -150,9 +150,12 @@ class Watch:
             recorder.add(picture)
 
     def _rest(self, took: float) -> float:
-        """How long to show nothing. Smoothed, so that one picture that got stuck does not cost many others."""
+        """How long to show nothing, since the others of a grid have to be drawn in the meantime, too.
+
+        Smoothed, so that one picture that got stuck does not cost many others.
+        """
         self._cost = took if self._cost is None else self._cost + _SMOOTHING * (took - self._cost)
-        return _REST * self._cost
+        return (_SHARE * len(self._lane.partners()) - 1) * self._cost
 
     def _wait_for_the_grid(self, now: float) -> None:
         """Render nothing: the environment that publishes the grid is not here, as yet or because it is elsewhere."""
@@ -322,13 +325,13 @@ class FastLane:
         settings = self._settings
         return index == settings.slot if settings.mode == "single" else index < settings.grid_limit
 
-    def _partners(self) -> list[Watch]:
+    def partners(self) -> list[Watch]:
         """Those who share the stream; one that is only recorded does not."""
         return [watch for watch in self._watches.values() if self._takes_part(watch.index)]
 
     def _tiling(self, watch: Watch, picture: Picture | None) -> Picture | None:
         """Keep the picture of an environment; for the one that coordinates, return the tiling of all."""
-        count = max(each.index for each in self._partners()) + 1
+        count = max(each.index for each in self.partners()) + 1
         if picture is not None:
             side = max(1, self._settings.max_dim // columns_of(count))
             self._tiles[watch.index] = np.array(shrink(picture, side))
@@ -338,7 +341,7 @@ class FastLane:
 
     def _figures(self, watch: Watch) -> dict[str, Any]:
         """The figures of a picture; of a tiling: steps, episodes and rate of all, rewards and returns on average."""
-        watches = [watch] if self._settings.mode == "single" else self._partners()
+        watches = [watch] if self._settings.mode == "single" else self.partners()
         return {
             "step": sum(each.step for each in watches),
             "episode": sum(each.episode for each in watches),
