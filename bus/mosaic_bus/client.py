@@ -209,7 +209,7 @@ class BusClient:
     ) -> bool:
         """Like `publish`, with a payload that is msgpack already."""
         header = self._stamper.stamp(topic, cor, message_id)
-        parts = [topic.encode("ascii"), header.pack(), payload, *buffers]
+        parts = [envelope.encode_topic(topic), header.pack(), payload, *buffers]
         size = envelope.check_size(parts)
         try:
             send_now(self._out_now, parts, copy=size < _COPIED_BYTES)

@@ -28,6 +28,7 @@ __all__ = [
     "decode_header",
     "decode_topic",
     "encode",
+    "encode_topic",
     "new_id",
     "pack",
 ]
@@ -168,13 +169,17 @@ def check_size(parts: Iterable[Sized]) -> int:
     return size
 
 
+def encode_topic(topic: str) -> bytes:
+    """Turn a topic into bytes, or raise `BadMessageError`."""
+    try:
+        return topic.encode("ascii")
+    except UnicodeEncodeError:
+        raise BadMessageError(f"topic {_shown(topic)} is not ASCII") from None
+
+
 def encode(message: Message) -> list[bytes]:
     """Turn a message into the parts of a ZeroMQ multipart message, or raise `BadMessageError` saying why not."""
-    try:
-        topic = message.topic.encode("ascii")
-    except UnicodeEncodeError:
-        raise BadMessageError(f"topic {_shown(message.topic)} is not ASCII") from None
-    return [topic, message.header.pack(), pack(message.payload), *message.buffers]
+    return [encode_topic(message.topic), message.header.pack(), pack(message.payload), *message.buffers]
 
 
 def pack(payload: dict[str, Any]) -> bytes:

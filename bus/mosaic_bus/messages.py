@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 __all__ = [
     "FINAL_STATES",
+    "AttemptNumber",
     "AttemptPhase",
     "AttemptReport",
     "Batch",
@@ -19,12 +20,14 @@ __all__ = [
     "FailureCategory",
     "FrameHandle",
     "Gpu",
+    "HostName",
     "HostState",
     "Limits",
     "Model",
     "Position",
     "Resources",
     "Retries",
+    "RunId",
     "RunSpec",
     "RunState",
     "RunStateName",
@@ -43,6 +46,12 @@ class Model(BaseModel):
     """Base of all bodies: immutable, and unknown keys are ignored so that newer senders are understood."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+
+# What can stand in a topic and name a folder.
+RunId = Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
+HostName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")]
+AttemptNumber = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class RunStateName(StrEnum):
@@ -190,14 +199,14 @@ class Checkpoint(Model):
     """From where a run can go on."""
 
     path: str = Field(description="absolute, on the host where it was saved")
-    step: int | None = None
+    step: int | None = Field(default=None, ge=0, lt=2**63)
 
 
 class ExitReport(Model):
     """How an attempt ended."""
 
-    code: int | None = Field(description="exit code; None if it never started or ended by a signal")
-    signal: int | None = None
+    code: int | None = Field(ge=0, le=255, description="exit code; None if it never started or ended by a signal")
+    signal: int | None = Field(default=None, ge=1, le=64)
     stopped: bool = Field(default=False, description="it had been asked to stop before it ended")
     category: FailureCategory | None = Field(default=None, description="None when it succeeded or was stopped")
     reason: str = ""
@@ -221,8 +230,8 @@ class Usage(Model):
 class AttemptReport(Model):
     """One attempt as its host sees it; repeated until the scheduler says `forget`."""
 
-    run: str
-    attempt: int
+    run: RunId
+    attempt: AttemptNumber
     phase: AttemptPhase
     detail: str = ""
     resources: Resources
@@ -255,7 +264,7 @@ class Gpu(Model):
 class HostState(Model):
     """All that the scheduler needs to know about a host."""
 
-    host: str
+    host: HostName
     instance: str = Field(default="", description="changes with each start of the supervisor")
     draining: bool = Field(default=False, description="it is about to end: place nothing here")
     total: Resources
@@ -296,8 +305,8 @@ StreamKind = Literal["journal", "log"]
 class StreamId(Model):
     """One numbered sequence of lines."""
 
-    run: str
-    attempt: int = Field(ge=1)
+    run: RunId
+    attempt: AttemptNumber
     kind: StreamKind
 
 
@@ -311,9 +320,9 @@ class Position(Model):
 class Batch(Model):
     """Consecutive lines of a stream; the lines themselves are the message's one buffer."""
 
-    host: str
-    run: str
-    attempt: int = Field(ge=1)
+    host: HostName
+    run: RunId
+    attempt: AttemptNumber
     kind: StreamKind
     first: int = Field(ge=0, description="number of the first line")
     count: int = Field(ge=0)
@@ -324,8 +333,8 @@ class Batch(Model):
 class StreamTail(Model):
     """How far a stream goes by now."""
 
-    run: str
-    attempt: int
+    run: RunId
+    attempt: AttemptNumber
     kind: StreamKind
     sent: Position = Field(description="how far it has been published")
     final: bool = Field(description="the attempt has ended and all of the file has been published")
@@ -334,15 +343,15 @@ class StreamTail(Model):
 class StreamTails(Model):
     """All streams of a host that are not yet known to be stored whole."""
 
-    host: str
+    host: HostName
     tails: list[StreamTail]
 
 
 class StoredPosition(Model):
     """How far a stream has been stored."""
 
-    run: str
-    attempt: int
+    run: RunId
+    attempt: AttemptNumber
     kind: StreamKind
     stored: Position
     final: bool = Field(default=False, description="it has ended and is stored whole: no need to announce it any more")
@@ -358,9 +367,9 @@ class StoredPositions(Model):
 class FrameHandle(Model):
     """Where a picture is, and the figures that belong to it; the picture itself only if it is asked for."""
 
-    host: str
-    run: str
-    attempt: int = Field(ge=1)
+    host: HostName
+    run: RunId
+    attempt: AttemptNumber
     stream: str = Field(description="a run can have several, such as one for each agent")
     file: str = Field(description="the ring, in the shared memory of the host")
     epoch: int = Field(description="how often the file has been made anew")

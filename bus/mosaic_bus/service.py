@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -31,6 +32,7 @@ __all__ = ["HEARTBEAT_S", "Service", "serve"]
 _log = structlog.get_logger()
 
 _GARBAGE_THRESHOLDS = (100_000, 20, 100)
+_MOST_FILES = 65_536
 
 Result = TypeVar("Result", bound=Model)
 
@@ -272,9 +274,18 @@ def _refusal(code: str, message: str, details: dict[str, Any]) -> dict[str, Any]
     return {"ok": False, "error": {"code": code, "message": message, "details": details}}
 
 
+def _allow_many_files() -> None:
+    """Ask for more descriptors than the usual 1024: three for each run of a host, one for each client of a broker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def serve(make: Callable[[], Service], name: str) -> int:
     """Run a service as this process's whole work, until SIGTERM or SIGINT; return the exit code."""
     configure_logging(name)
+    _allow_many_files()
     # What is imported stays; and a batch, or a list of runs, is thousands of small objects that die together: with the
     # usual thresholds the collector looks at them again and again, a quarter of the time it takes to make them.
     gc.freeze()

@@ -466,9 +466,14 @@ def test_broken_reports_are_counted_and_harmless(stack):
         async with connected(stack) as bus:
             bus.publish(topics.host_state("local"), {"host": "local", "total": {"cpus": -1}})
             bus.publish(topics.host_state("local"), {"host": "other", "total": {"cpus": 1}})
+            # A number that no store can hold.
+            report = {"run": "01RUN", "attempt": 1, "phase": "ended", "resources": {}}
+            ending = {"code": 2**63, "ended_at": 1.0}
+            state = {"host": "local", "instance": "x", "total": {"cpus": 1}, "environments": []}
+            bus.publish(topics.host_state("local"), {**state, "attempts": [{**report, "exit": ending}]})
 
             async def counted():
-                return (await bus.request("scheduler", Stats())).counters["bad_reports"] == 2
+                return (await bus.request("scheduler", Stats())).counters["bad_reports"] == 3
 
             await until(counted)
             assert (await bus.request("scheduler", Hosts())).hosts == []

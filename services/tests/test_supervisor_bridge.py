@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,6 @@ from mosaic_services.supervisor.lines import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from mosaic_bus.messages import Model
 
@@ -292,6 +292,53 @@ def test_end_of_a_stream_is_announced_until_the_store_says_that_it_knows(tmp_pat
     assert world.bridge.tails().tails[0].final
     world.bridge.set_stored(STREAMS[0], Position(), final=True)
     assert stream.is_stored
+
+
+def test_file_that_cannot_be_read_holds_up_its_own_stream_alone_and_is_tried_again(tmp_path: Path):
+    world = World(tmp_path)
+    broken, sound = STREAMS
+    world.path(broken).unlink()
+    world.path(broken).mkdir()  # it can be opened, and not be read
+    world.write(sound, b"line\n")
+    waits = []
+    for _ in range(5):
+        waits.append(world.bridge.pump(world.now))
+        world.now += 0.05
+    assert world.live == {broken: [], sound: [b"line"]}
+    assert min(waits) > 0, "it is not tried all the time"
+    world.path(broken).rmdir()
+    world.write(broken, b"again\n")
+    for _ in range(50):
+        world.now += 0.05
+        world.report()
+        world.pump()
+    assert world.live[broken] == [b"again"]
+
+
+def test_stream_of_which_all_is_carried_keeps_no_file_open_and_can_be_sent_again(tmp_path: Path):
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    world = World(tmp_path)
+    before = open_files()
+    for stream in STREAMS:
+        world.write(stream, b"one\ntwo\n")
+    world.pump()
+    assert open_files() == before + 2
+    for stream in STREAMS:
+        world.bridge.streams[stream].ended = world.ended[stream] = True
+    for _ in range(3):
+        world.now += 0.05
+        world.pump()
+        assert open_files() == before, "the store need not be there for that"
+    world.network.clear()
+    world.bridge.resend(STREAMS[0], Position())
+    world.pump()
+    world.deliver(10)
+    assert world.store[STREAMS[0]].lines == [b"one", b"two"]
+    world.now += 0.05
+    world.pump()
+    assert open_files() == before
 
 
 def test_resend_of_a_stream_that_is_not_here_is_refused(tmp_path: Path):

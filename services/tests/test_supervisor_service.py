@@ -1,237 +1,35 @@
-"""A real broker and a real supervisor, with real workers. The scheduler and the store are played by bus clients."""
+"""A real broker and a real supervisor, with real workers (see lone_host.py): what they do, and who may die."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from stack import HOST, Stack, wait_until
+from lone_host import SUPERVISOR, Host
+from stack import HOST, wait_until
 from ulid import ULID
 
 from mosaic_bus import BusClient, CommandRefusedError, topics
-from mosaic_bus.commands import Command, Describe, Detach, Forget, Place, Resend, Stats, Stop
+from mosaic_bus.commands import Ack, Command, Describe, Detach, Forget, Place, Resend, Stats, Stop
 from mosaic_bus.messages import (
-    AttemptReport,
-    Batch,
     Checkpoint,
-    HostState,
-    Limits,
-    Position,
     RunSpec,
-    StoredPosition,
-    StoredPositions,
-    StreamTails,
 )
 from mosaic_bus.service import HEARTBEAT_S
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-SUPERVISOR = f"supervisor.{HOST}"
-Key = tuple[str, int, str]
-
-
-class StandInStore(threading.Thread):
-    """Plays the telemetry service: takes what continues its position, asks for what is missing, says how far it is."""
-
-    def __init__(self, stack: Stack) -> None:
-        super().__init__(daemon=True)
-        self.address = stack.home.address()
-        self.lines: dict[Key, list[bytes]] = {}
-        self.positions: dict[Key, Position] = {}
-        self.known: dict[Key, int] = {}
-        self.live: dict[Key, list[int]] = {}
-        self.hosts: list[HostState] = []
-        self.drop_live = 0
-        self.storing = True
-        self.ended: set[Key] = set()
-        self._done = threading.Event()
-
-    def run(self) -> None:
-        asyncio.run(self._work())
-
-    async def _work(self) -> None:
-        async with BusClient(self.address) as bus, bus.subscribe("run.", "repair.", "host.") as heard:
-            asked_at = reported_at = 0.0
-            while not self._done.is_set():
-                message = await heard.next(0.05)
-                moved = message is not None and self._take(message.topic, message.payload, message.buffers)
-                if moved or time.monotonic() - reported_at > 0.2:
-                    reported_at = time.monotonic()
-                    positions = [
-                        StoredPosition(
-                            run=run,
-                            attempt=attempt,
-                            kind=kind,
-                            stored=position,
-                            final=self.has_all_of((run, attempt, kind)),
-                        )
-                        for (run, attempt, kind), position in self.positions.items()
-                    ]
-                    bus.publish(topics.STORED, StoredPositions(storing=self.storing, positions=positions))
-                if time.monotonic() - asked_at > 0.3:
-                    asked_at = time.monotonic()
-                    for (run, attempt, kind), position in self.positions.items():
-                        if position.number < self.known[run, attempt, kind]:
-                            ask = Resend(run=run, attempt=attempt, kind=kind, **position.model_dump())
-                            with contextlib.suppress(Exception):
-                                await bus.request(SUPERVISOR, ask, timeout=0.5)
-
-    def _take(self, topic: str, payload: dict[str, Any], buffers: tuple[bytes, ...]) -> bool:
-        if topic == topics.host_state(HOST):
-            self.hosts.append(HostState.model_validate(payload))
-        elif topic == topics.host_streams(HOST):
-            for tail in StreamTails.model_validate(payload).tails:
-                key = (tail.run, tail.attempt, tail.kind)
-                self.positions.setdefault(key, Position())
-                self.known[key] = max(self.known.get(key, 0), tail.sent.number)
-                if tail.final:
-                    self.ended.add(key)
-        elif topic.endswith((".telemetry.", ".log.")) or topic.startswith("repair."):
-            return self._take_batch(Batch.model_validate(payload), buffers[0], live=topic.startswith("run."))
-        return False
-
-    def _take_batch(self, batch: Batch, data: bytes, *, live: bool) -> bool:
-        key = (batch.run, batch.attempt, batch.kind)
-        if live:
-            self.live.setdefault(key, []).extend(range(batch.first, batch.first + batch.count))
-            if self.drop_live and batch.kind == "journal":
-                self.drop_live -= 1
-                return False
-        at = self.positions.setdefault(key, Position())
-        self.known[key] = max(self.known.get(key, 0), batch.first + batch.count)
-        if batch.first <= at.number < batch.first + batch.count:
-            self.lines.setdefault(key, []).extend(data.split(b"\n")[at.number - batch.first : -1])
-            self.positions[key] = Position(number=batch.first + batch.count, offset=batch.end)
-            return True
-        return False
-
-    def has_all_of(self, key: Key) -> bool:
-        """Whether a stream has ended and every line of it is here."""
-        return key in self.ended and self.positions[key].number >= self.known[key]
-
-    def attempt(self, run: str, attempt: int = 1) -> AttemptReport | None:
-        """The newest that the supervisor said of an attempt."""
-        if not self.hosts:
-            return None
-        found = [each for each in self.hosts[-1].attempts if (each.run, each.attempt) == (run, attempt)]
-        return found[0] if found else None
-
-    def close(self) -> None:
-        self._done.set()
-        self.join()
-
-
-class Host:
-    """A broker, a supervisor, and the two that we play."""
-
-    def __init__(self, folder: Path, gpus: int = 0, **environ: str) -> None:
-        self.stack = Stack(folder, gpus=gpus, environ=environ)
-        self.home = self.stack.home
-        self.start("broker")
-        self.store = StandInStore(self.stack)
-        self.store.start()
-        self.start("supervisor")
-
-    def start(self, service: str) -> None:
-        self.stack.start(service)
-        self.stack.wait_for(service)
-
-    def ask(self, command: Command[Any], timeout: float = 20) -> Any:
-        return self.stack.bus.request(SUPERVISOR, command, timeout=timeout)
-
-    def place(
-        self,
-        run: str | None = None,
-        attempt: int = 1,
-        *,
-        grace_s: float = 5.0,
-        limits: dict[str, float] | None = None,
-        gpus: dict[str, float] | None = None,
-        resume: Checkpoint | None = None,
-        **config: Any,
-    ) -> str:
-        run = run or str(ULID())
-        spec = RunSpec(worker="stress", config=config, grace_s=grace_s, limits=Limits.model_validate(limits or {}))
-        self.ask(Place(run=run, attempt=attempt, run_name="a test", spec=spec, gpus=gpus or {}, resume=resume))
-        return run
-
-    def phase(self, run: str, attempt: int = 1) -> str | None:
-        report = self.store.attempt(run, attempt)
-        return report.phase if report else None
-
-    def wait_running(self, run: str) -> dict[str, Any]:
-        """The first line is written; returns what the run host said of itself."""
-        wait_until("running", lambda: self.phase(run) == "running", 60)
-        return self.host_record(run)
-
-    def host_record(self, run: str) -> dict[str, Any]:
-        found = AttemptFolder(self.home, AttemptKey(run, 1)).host()
-        assert found is not None
-        return found
-
-    def wait_ended(self, run: str, deadline_s: float = 60, attempt: int = 1) -> AttemptReport:
-        wait_until("ended", lambda: self.phase(run, attempt) == "ended", deadline_s)
-        report = self.store.attempt(run, attempt)
-        assert report is not None
-        assert report.exit is not None
-        return report
-
-    def wait_stored(self, run: str) -> list[bytes]:
-        """Every line, once, in order, and the store knows that there is no more."""
-        wait_until(
-            "stored whole", lambda: all(self.store.has_all_of((run, 1, kind)) for kind in ("journal", "log")), 30
-        )
-        lines = self.journal(run).read_bytes().split(b"\n")[:-1]
-        assert self.store.lines.get((run, 1, "journal"), []) == lines
-        return lines
-
-    def journal(self, run: str) -> Path:
-        return self.home.runs / run / "1" / "journal.jsonl"
-
-    def events(self, run: str, attempt: int = 1) -> list[dict[str, Any]]:
-        journal = self.home.runs / run / str(attempt) / "journal.jsonl"
-        return [json.loads(line) for line in journal.read_text().splitlines()]
-
-    def steps(self, run: str, attempt: int = 1) -> list[int]:
-        return [event["step"] for event in self.events(run, attempt) if event["event"] == "step"]
-
-    def worker(self, run: str) -> psutil.Process:
-        (worker,) = psutil.Process(self.host_record(run)["pid"]).children()
-        return worker
-
-    def processes(self) -> list[str]:
-        """What is left of this home, other than the services."""
-        services = {process.pid for process in self.stack.processes.values()}
-        left = [each for each in self.stack.leftovers() if each.startswith("process")]
-        return [each for each in left if not any(f"process {pid}:" in each for pid in services)]
-
-    def close(self) -> None:
-        # The supervisor first: it sees to it that the store, while there is one, has everything.
-        supervisor = self.stack.processes["supervisor"]
-        supervisor.terminate()
-        supervisor.wait(30)
-        self.store.close()
-        self.stack.close()
-        left = self.processes()
-        for each in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(each.split()[1].rstrip(":")), signal.SIGKILL)
-        assert not left
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +45,11 @@ def own_host(tmp_path) -> Iterator[Host]:
     made = Host(tmp_path)
     yield made
     made.close()
+
+
+def unchecked(name: str, body: dict[str, Any]) -> Any:
+    """A command with any body, as a client in another language may send it."""
+    return SimpleNamespace(name=name, result=Ack, model_dump=lambda mode: body)
 
 
 def refusal(host: Host, command: Command[Any]) -> CommandRefusedError:
@@ -296,13 +99,24 @@ def test_placed_twice_is_one_attempt(host: Host):
     assert host.journal(run).read_text().count("run_started") == 1
 
 
+@pytest.mark.parametrize("command", ["place", "stop", "forget"])
 @pytest.mark.parametrize(
-    ("run", "attempt"), [("../../outside", 1), ("", 1), ("a.b", 1), ("01RUN", 0), ("01RUN", -1), ("x" * 100, 1)]
+    ("run", "attempt"),
+    [("../../outside", 1), ("{folder}/outside", 1), ("", 1), ("a.b", 1), ("01RUN", 0), ("01RUN", -1), ("x" * 100, 1)],
 )
-def test_place_of_what_cannot_be_a_run_is_refused_and_leaves_nothing(host: Host, run: str, attempt: int):
-    error = refusal(host, Place(run=run, attempt=attempt, run_name="x", spec=RunSpec(worker="stress")))
+def test_what_cannot_be_a_run_is_refused_and_nothing_is_made_or_removed(host: Host, tmp_path, command, run, attempt):
+    outside = tmp_path / "outside.1"  # as a folder of that attempt would be called
+    outside.mkdir()
+    run = run.format(folder=tmp_path)
+    body = {
+        "place": {"run_name": "x", "spec": {"worker": "stress"}},
+        "stop": {"reason": "x"},
+        "forget": {},
+    }[command]
+    error = refusal(host, unchecked(command, {"run": run, "attempt": attempt, **body}))
     assert error.code == "invalid_arguments"
-    assert not (host.home.path / "active" / f"{run}.{attempt}").exists()
+    assert not any("RUN" in note.name or "outside" in note.name for note in (host.home.path / "active").iterdir())
+    assert outside.exists()
 
 
 def test_unknown_worker_and_profile_are_refused_by_name(host: Host):

@@ -480,17 +480,20 @@ def test_nonsense_on_the_bus_is_counted_and_harmless(processes):
                 ({**good, "first": 2**60, "count": 1, "end": 5}, (b"{}\n",)),
                 ({**good, "first": 0, "count": 1, "end": 2**70}, (b"{}\n",)),
                 ({**good, "first": 0, "count": 1, "end": 5, "attempt": 2**70}, (b"{}\n",)),
+                ({**good, "first": 5, "count": 1, "end": 5, "host": "hö"}, (b"{}\n",)),  # it cannot be asked for more
+                ({**good, "first": 0, "count": 1, "end": 5, "run": "hö"}, (b"{}\n",)),
             ]:
                 bus.publish(topics.run_telemetry(run), payload, buffers)
             bus.publish(topics.host_streams("fake"), {"host": "fake", "tails": [{"run": 5}]})
             bus.publish(topics.host_streams("fake"), {"host": "fake", "tails": "x"})
+            bus.publish(topics.host_streams("fake"), {"host": "../fake", "tails": []})
             far = {"run": run, "attempt": 1, "kind": "journal", "sent": {"number": 2**70, "offset": 5}, "final": True}
             bus.publish(topics.host_streams("else"), {"host": "else", "tails": [far]})
             file = bridge.open(run)
             file.write(*steps(0, 10))
             file.ended = True
             await bridge.until_whole()
-            assert (await bus.request("telemetry", Stats())).counters["bad_batches"] == 11
+            assert (await bus.request("telemetry", Stats())).counters["bad_batches"] == 14
         processes.assert_stored_once(file)
 
     asyncio.run(scenario())

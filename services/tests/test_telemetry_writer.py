@@ -286,3 +286,22 @@ def test_of_very_many_runs_each_is_told_of_in_turn_and_those_that_ended_first(be
     assert max(len(runs) for runs in told) == 4
     assert len(first) == 3, "nobody is told of again before all have had their turn"
     assert "run08" in first[0]
+
+
+def test_last_change_of_a_speed_is_told_even_if_others_had_the_turn(bench, monkeypatch):
+    """A run that stands still changes its speed once more; of more runs than can be told of, it waits for its turn."""
+    monkeypatch.setattr(module, "SUMMARIES_AT_ONCE", 1)
+    writer = bench.writer
+    for number in range(3):
+        bench.put([step(0), step(100)], key=StreamKey(f"run{number}", 1, "journal"))
+    arrivals, tails = bench.inbox.take(0, 0, 0)
+    writer._store_all(arrivals, tails)
+    told: dict[str, float] = {}
+    for turn in range(400):
+        report = module.Report()
+        writer._make_summaries(report, 1000.0 + turn / 2)
+        told.update({each.run: each.steps_per_s for each in report.summaries})
+        for entry in writer._entries.values():
+            if turn < 10:
+                entry.summary.step += 50
+    assert told == {key.run: round(entry.summary.steps_per_s, 2) for key, entry in writer._entries.items()}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from mosaic_bus.commands.common import Ack, Command
-from mosaic_bus.messages import Checkpoint, FrameHandle, Model, RunSpec, StreamKind
+from mosaic_bus.messages import AttemptNumber, Checkpoint, FrameHandle, Model, RunId, RunSpec, StreamKind
 
 __all__ = [
     "Describe",
@@ -33,8 +33,8 @@ class Place(Command[Ack]):
 
     name: ClassVar[str] = "place"
     result: ClassVar[type[Model]] = Ack
-    run: str
-    attempt: int
+    run: RunId
+    attempt: AttemptNumber
     run_name: str
     spec: RunSpec
     gpus: dict[str, float] = Field(default_factory=dict, description="id of each GPU that it gets -> its share")
@@ -48,8 +48,8 @@ class Stop(Command[Ack]):
 
     name: ClassVar[str] = "stop"
     result: ClassVar[type[Model]] = Ack
-    run: str
-    attempt: int
+    run: RunId
+    attempt: AttemptNumber
     reason: str
 
 
@@ -58,8 +58,8 @@ class Forget(Command[Ack]):
 
     name: ClassVar[str] = "forget"
     result: ClassVar[type[Model]] = Ack
-    run: str
-    attempt: int
+    run: RunId
+    attempt: AttemptNumber
 
 
 class Resend(Command[Ack]):
@@ -67,8 +67,8 @@ class Resend(Command[Ack]):
 
     name: ClassVar[str] = "resend"
     result: ClassVar[type[Model]] = Ack
-    run: str
-    attempt: int
+    run: RunId
+    attempt: AttemptNumber
     kind: StreamKind
     number: int = Field(ge=0)
     offset: int = Field(ge=0)
@@ -127,7 +127,7 @@ class FrameStreams(Command[FrameStreamsResult]):
 
     name: ClassVar[str] = "frame_streams"
     result: ClassVar[type[Model]] = FrameStreamsResult
-    run: str
+    run: RunId
 
 
 class WatchFramesResult(Model):
@@ -142,7 +142,7 @@ class WatchFrames(Command[WatchFramesResult]):
 
     name: ClassVar[str] = "watch_frames"
     result: ClassVar[type[Model]] = WatchFramesResult
-    run: str
+    run: RunId
     stream: str | None = Field(default=None, description="all of them if it is left out")
     max_dim: int = Field(default=640, ge=16, le=4096, description="larger pictures are made smaller")
     quality: int = Field(default=80, ge=1, le=95, description="of the JPEG")

@@ -1,10 +1,9 @@
-"""The attempts of a host: carries out what the machine decides about them, and notices what happens to them."""
+"""The attempts of a host: carries out what the machine decides about them."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from mosaic_services.supervisor.builder import Builder, BuildFailedError
 from mosaic_services.supervisor.checkpoints import last_checkpoint
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.supervisor.frames import FASTLANE_DIR
-from mosaic_services.supervisor.waiting import wait
 
 if TYPE_CHECKING:
     import subprocess
@@ -34,11 +32,6 @@ __all__ = ["Attempts"]
 
 _log = structlog.get_logger()
 
-_WATCH_S = 0.02
-# While we are told of a run host's end, its attempt is looked at only so often.
-_TOLD_S = 1.0
-# Otherwise an end is looked for at every look, the death of a run host, which costs more to find out, only so often.
-_ALIVE_S = 0.25
 _START_DEADLINE_S = 10.0
 _STOPS_REMEMBERED = 10_000
 
@@ -83,10 +76,10 @@ class Attempts:
         self.gpus = gpus
         self.machine = machine.Machine()
         self.tracked: dict[AttemptKey, Tracked] = {}
-        # Set when a phase has changed, when a stream begins or ends, and when the end of one is to be announced.
+        # Set when a phase has changed, when a stream begins or ends, and when something happened to an attempt.
         self.changed = asyncio.Event()
         self.streams_changed = asyncio.Event()
-        self.tails_changed = asyncio.Event()
+        self.stirred = asyncio.Event()
         self.warm_starts = 0
         self.cold_starts = 0
         self._builder = builder
@@ -94,9 +87,7 @@ class Attempts:
         self._bridge = bridge
         self._frames = frames
         self._spawn = spawn
-        self._stirred = asyncio.Event()  # something happened after which `watch` is to look
         self._children: set[subprocess.Popen[bytes]] = set()
-        self._troubled: set[AttemptKey] = set()
         # Attempts that were to be stopped before they were placed: a placement that comes late is refused.
         self._stopped_early: OrderedDict[AttemptKey, None] = OrderedDict()
 
@@ -118,7 +109,7 @@ class Attempts:
             folder.drop_note()
             raise CommandRefusedError("host_unavailable", f"cannot write {folder.path}: {error.strerror}") from None
         self._track(folder, placement, adopted=False)
-        await self._do(machine.Placed(key))
+        await self.do(machine.Placed(key))
         return True
 
     async def stop(self, key: AttemptKey, reason: str) -> None:
@@ -127,13 +118,13 @@ class Attempts:
             self._stopped_early[key] = None
             if len(self._stopped_early) > _STOPS_REMEMBERED:
                 self._stopped_early.popitem(last=False)
-        await self._do(machine.StopAsked(key, reason, time.time()))
+        await self.do(machine.StopAsked(key, reason, time.time()))
 
     async def forget(self, key: AttemptKey) -> None:
         """The scheduler has recorded how an attempt ended."""
         if self.is_ended(key):
             self.tracked[key].folder.mark("forgotten")
-        await self._do(machine.Forgotten(key))
+        await self.do(machine.Forgotten(key))
 
     async def adopt_all(self) -> None:
         """Take over what an earlier supervisor left."""
@@ -143,7 +134,14 @@ class Attempts:
             except Exception:
                 # One unreadable folder must not keep the others from being looked after.
                 _log.exception("cannot adopt", attempt=str(folder.key), folder=str(folder.path))
+                self.machine.attempts.pop(folder.key, None)
+                if (tracked := self.tracked.pop(folder.key, None)) is not None:
+                    self._close_streams(tracked)
         self._frames.sweep(each.folder.key for each in self.live())
+
+    def reap(self) -> None:
+        """Collect run hosts that have ended: they are our children, even if nobody speaks of their attempt any more."""
+        self._children = {child for child in self._children if child.poll() is None}
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────
 
@@ -157,8 +155,9 @@ class Attempts:
         return [each for key, each in self.tracked.items() if not self.is_ended(key)]
 
     def reports(self) -> list[AttemptReport]:
-        """All attempts, for the scheduler."""
-        return [self._report(key, tracked) for key, tracked in self.tracked.items()]
+        """Attempts, for the scheduler, but those of which it has recorded the end."""
+        known = self.machine.attempts
+        return [self._report(key, each) for key, each in self.tracked.items() if not known[key].forgotten]
 
     def run_hosts(self) -> dict[AttemptKey, int]:
         """The process of each run host."""
@@ -193,19 +192,20 @@ class Attempts:
             attempt.phase = AttemptPhase.STARTING
             self._frames.follow(key)
             if folder.has_begun():
-                await self._do(machine.JournalGrew(key))
+                await self.do(machine.JournalGrew(key))
             if (reason := folder.stop_reason()) is not None:
-                await self._do(machine.StopAsked(key, reason, time.time()))
+                await self.do(machine.StopAsked(key, reason, time.time()))
         if report is not None:
-            await self._do(machine.Exited(key, report))
+            await self.do(machine.Exited(key, report))
         elif host is None:
             await self._obey(machine.Prepare(key))
         if folder.is_marked("forgotten"):
-            await self._do(machine.Forgotten(key))
+            await self.do(machine.Forgotten(key))
         if folder.is_marked("stored"):
-            await self._do(machine.StreamsStored(key))
+            await self.do(machine.StreamsStored(key))
 
-    async def _do(self, stimulus: machine.Stimulus) -> None:
+    async def do(self, stimulus: machine.Stimulus) -> None:
+        """Tell the machine what happened, and carry out what it decides."""
         before = self.machine.attempts.get(stimulus.key)
         phase = before.phase if before else None
         for instruction in self.machine.handle(stimulus):
@@ -213,16 +213,32 @@ class Attempts:
         after = self.machine.attempts.get(stimulus.key)
         if after is None or after.phase is not phase:
             self.changed.set()
-            if after is None or after.phase is AttemptPhase.ENDED:
+            if phase is not None and (after is None or after.phase is AttemptPhase.ENDED):
                 self._end_frames(stimulus.key)
         if self.is_ended(stimulus.key):
             self._end_streams(stimulus.key)
-        self._stirred.set()
+        self.stirred.set()
 
     def _end_streams(self, key: AttemptKey) -> None:
-        for stream in self.tracked[key].streams:
+        going_on = [stream for stream in self.tracked[key].streams if not stream.ended]
+        for stream in going_on:
             stream.ended = True
-        self.streams_changed.set()
+        if going_on:
+            self.streams_changed.set()
+
+    def streams_stored(self, key: AttemptKey) -> bool:
+        """Close the streams of an attempt if all of them are stored whole."""
+        tracked = self.tracked[key]
+        if not all(stream.is_stored for stream in tracked.streams):
+            return False
+        tracked.folder.mark("stored")
+        self._close_streams(tracked)
+        return True
+
+    def _close_streams(self, tracked: Tracked) -> None:
+        for stream in tracked.streams:
+            self._bridge.close(stream.id)
+        tracked.streams = []
 
     def _end_frames(self, key: AttemptKey) -> None:
         streams = self._frames.end(key)
@@ -239,9 +255,12 @@ class Attempts:
                 self._spawn(self._prepare(key, tracked), "prepare")
             case machine.Start():
                 await self._start(tracked)
-            case machine.SignalStop(_, reason):
-                if tracked.folder.stop_reason() is None:
-                    tracked.folder.ask_to_stop(reason)
+            case machine.SignalStop(key, reason):
+                try:
+                    if tracked.folder.stop_reason() is None:
+                        tracked.folder.ask_to_stop(reason)
+                except OSError as error:  # Such as a full disk, which the run may have filled: all the more.
+                    _log.warning("cannot record a stop", attempt=str(key), reason=str(error))
                 if (host := tracked.folder.host()) is not None:
                     processes.stop_run_host(host)
             case machine.Sweep(key):
@@ -280,9 +299,9 @@ class Attempts:
         except Exception as error:
             if not isinstance(error, BuildFailedError | CommandRefusedError | OSError):
                 _log.exception("cannot prepare", attempt=str(key))
-            await self._do(machine.PrepareFailed(key, str(error), FailureCategory.INFRASTRUCTURE, time.time()))
+            await self.do(machine.PrepareFailed(key, str(error), FailureCategory.INFRASTRUCTURE, time.time()))
         else:
-            await self._do(machine.Prepared(key))
+            await self.do(machine.Prepared(key))
 
     def _require_gpus(self, gpus: dict[str, float]) -> None:
         """Refuse what was decided by an older inventory, for the moment: the scheduler will have the new one soon."""
@@ -321,7 +340,7 @@ class Attempts:
     async def _sweep(self, key: AttemptKey, tracked: Tracked) -> None:
         killed = await asyncio.to_thread(processes.sweep, tracked.folder)
         _log.warning("swept", attempt=str(key), killed=killed)
-        await self._do(machine.Swept(key, time.time()))
+        await self.do(machine.Swept(key, time.time()))
 
     async def _find_checkpoint(self, key: AttemptKey, tracked: Tracked) -> None:
         folder, found = tracked.folder, None
@@ -330,103 +349,7 @@ class Attempts:
                 found = await asyncio.to_thread(last_checkpoint, folder.journal, folder.path)
         except (OSError, ValueError) as error:  # Then another attempt starts from the beginning.
             _log.warning("cannot look for a checkpoint", attempt=str(key), reason=str(error))
-        await self._do(machine.CheckpointSought(key, found))
-
-    async def watch(self) -> None:
-        """Notice what happens to attempts: first line, exit, death of a run host, everything stored."""
-        while True:
-            # Run hosts are our children, and are reaped even if nobody speaks of their attempt any more.
-            self._children = {child for child in self._children if child.poll() is None}
-            now = time.monotonic()
-            soon = False
-            for key, tracked in list(self.tracked.items()):
-                if tracked.end is not None and now < tracked.look_at:
-                    continue
-                try:
-                    soon |= await self._look_at(key, tracked)
-                except Exception:
-                    soon = True
-                    # A file that cannot be read or written stops this attempt's progress, not that of the others.
-                    if key not in self._troubled:
-                        self._troubled.add(key)
-                        _log.exception("cannot look after", attempt=str(key), folder=str(tracked.folder.path))
-            await wait(self._stirred, _WATCH_S if soon else _TOLD_S)
-
-    async def _look_at(self, key: AttemptKey, tracked: Tracked) -> bool:
-        """Notice what happened to an attempt; whether something may happen soon that nothing else would tell us."""
-        attempt = self.machine.attempts.get(key)
-        if attempt is None or attempt.ending is not None:
-            return False
-        if tracked.popen is not None and tracked.popen.returncode is not None:
-            tracked.popen = None
-        if attempt.phase in (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING):
-            await self._look_at_process(key, tracked, attempt)
-            return tracked.end is None or attempt.phase is AttemptPhase.STARTING
-        if attempt.phase is AttemptPhase.ENDED and not attempt.stored:
-            await self._look_at_streams(key, tracked)
-            return True
-        return False
-
-    async def _look_at_process(self, key: AttemptKey, tracked: Tracked, attempt: machine.Attempt) -> None:
-        folder = tracked.folder
-        if tracked.host is None:
-            tracked.host = folder.host()
-            if tracked.host is not None and (reason := folder.stop_reason()) is not None:
-                # A stop that came before the run host was up to hear it.
-                await self._do(machine.StopAsked(key, reason, time.time()))
-        if tracked.host is not None and tracked.end is None:
-            self._listen_for_end(tracked, processes.open_end(tracked.host))
-        if attempt.phase is AttemptPhase.STARTING and folder.has_begun():
-            await self._do(machine.JournalGrew(key))
-        if tracked.has_limits and (warnings := folder.warnings()) != tracked.warnings:
-            tracked.warnings = warnings
-            self.changed.set()
-        if attempt.phase is not AttemptPhase.STARTING:
-            tracked.look_at = time.monotonic() + _TOLD_S
-        # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
-        # none, there never will be one.
-        gone = self._is_gone(tracked)
-        if os.path.exists(tracked.exit_path):  # noqa: PTH110 - asked fifty times a second for each attempt
-            report = folder.exit()
-            if report is not None:
-                await self._do(machine.Exited(key, report))
-        elif gone:
-            await self._do(machine.RunHostGone(key, folder.why_run_host_died()))
-
-    def _listen_for_end(self, tracked: Tracked, end: int | None) -> None:
-        if end is None:
-            return
-
-        def ended() -> None:
-            loop.remove_reader(end)
-            os.close(end)
-            tracked.end = None
-            self._stirred.set()
-
-        loop = asyncio.get_running_loop()
-        loop.add_reader(end, ended)
-        tracked.end = end
-
-    @staticmethod
-    def _is_gone(tracked: Tracked) -> bool:
-        now = time.monotonic()
-        if tracked.host is None:
-            return tracked.popen is None and now >= tracked.start_deadline
-        if tracked.end is not None or now - tracked.alive_at < _ALIVE_S:
-            return False  # While there is a descriptor that tells its end, it has not ended.
-        tracked.alive_at = now
-        return not processes.is_alive(tracked.host)
-
-    async def _look_at_streams(self, key: AttemptKey, tracked: Tracked) -> None:
-        unconfirmed = any(stream.drained and not stream.confirmed for stream in tracked.streams)
-        if unconfirmed and self._bridge.store_is_alive(time.monotonic()):
-            self.tails_changed.set()
-        if all(stream.is_stored for stream in tracked.streams):
-            tracked.folder.mark("stored")
-            for stream in tracked.streams:
-                self._bridge.close(stream.id)
-            tracked.streams = []
-            await self._do(machine.StreamsStored(key))
+        await self.do(machine.CheckpointSought(key, found))
 
     def _report(self, key: AttemptKey, tracked: Tracked) -> AttemptReport:
         attempt = self.machine.attempts[key]

@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import structlog
+
 from mosaic_bus import topics
 from mosaic_bus.messages import Batch, Position, StreamId, StreamTail, StreamTails
 from mosaic_services.supervisor.lines import Cut, Limits, LineFile
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from mosaic_bus.messages import Model
 
 __all__ = ["WINDOW_BYTES", "Bridge", "Stream"]
+
+_log = structlog.get_logger()
 
 # How far ahead of the store a stream may be: enough to keep the store busy, little enough to fit every queue between.
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -62,6 +66,8 @@ class Stream:
     is_busy: bool = True
     # Whether there is something that cannot be carried yet.
     is_held_up: bool = False
+    # Whether its file could not be read the last time.
+    is_troubled: bool = False
     # No look at the file before this moment.
     look_at: float = 0.0
     # Batches sent again since the last live one.
@@ -155,17 +161,35 @@ class Bridge:
         rest = _pause(len(self.streams) * _REST_PER_STREAM_S)
         wait = _LOOK_S if self.streams else _LONGEST_WAIT_S
         for stream in list(self.streams.values()):
-            if now + _LOOK_S / 2 < stream.look_at and stream.repair is None and not stream.ended:
+            if stream.drained and stream.repair is None:
+                stream.is_busy = False
+                continue
+            is_urgent = (stream.ended or stream.repair is not None) and not stream.is_troubled
+            if now + _LOOK_S / 2 < stream.look_at and not is_urgent:
                 continue
             stream.is_held_up = False
-            carried = self._pump_stream(stream, now, window, alive=alive)
+            try:
+                carried = self._pump_stream(stream, now, window, alive=alive)
+                stream.is_troubled = False
+            except OSError as error:
+                carried = 0
+                self._leave_alone(stream, error)
             stream.is_busy = carried > 0
             stream.look_at = now + (linger if carried else rest)
             if carried > self._limits.chunk // 2:
                 stream.look_at, wait = now, 0.0
             elif stream.is_held_up:
                 stream.look_at, wait = now, min(wait, _HELD_UP_S)
+            elif stream.is_troubled:
+                stream.look_at = now + _LONGEST_WAIT_S
         return wait
+
+    def _leave_alone(self, stream: Stream, error: OSError) -> None:
+        """A file that cannot be read, or not now, holds up its own stream; it is tried again a little later."""
+        stream.file.close()
+        if not stream.is_troubled:
+            stream.is_troubled = True
+            _log.warning("cannot read", run=stream.id.run, attempt=stream.id.attempt, reason=str(error))
 
     def _pump_stream(self, stream: Stream, now: float, window: int, *, alive: bool) -> int:
         """Carry some batches; return how many bytes."""
@@ -222,6 +246,8 @@ class Bridge:
             cut = stream.file.cut(stream.sent, ended=ended)
             if cut is None:
                 stream.drained = ended and stream.sent.offset >= stream.file.size()
+                if stream.drained:
+                    stream.file.close()  # It opens itself again if some of it is asked for once more.
                 break
             if not self._send(stream, cut, topic):
                 stream.is_held_up = True

@@ -143,8 +143,11 @@ class AttemptFolder:
 
     def warnings(self) -> list[str]:
         """The limits that it comes, or came, close to."""
-        found = self._read("warnings.json") or {}
-        return [str(each) for each in found.get("warnings", [])]
+        try:
+            found = (self._read("warnings.json") or {}).get("warnings")
+        except (OSError, ValueError, AttributeError):  # The worker's own files lie in the same folder.
+            return []
+        return list(map(str, found)) if isinstance(found, list) else []
 
     def host(self) -> dict[str, Any] | None:
         """Which process is the run host: pid and start time; None before it has started."""

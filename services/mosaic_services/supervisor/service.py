@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -47,6 +46,7 @@ from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.pictures import Lease, Pictures
 from mosaic_services.supervisor.templates import Templates
 from mosaic_services.supervisor.waiting import wait
+from mosaic_services.supervisor.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,8 +65,6 @@ _SCAN_S = 5.0
 _ENDING_S = 0.02
 # At the end of the supervisor: how long to wait for the last lines to be stored.
 _FLUSH_S = 5.0
-# What can stand in a topic and name a folder.
-_RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 class SupervisorService(Service):
@@ -85,6 +83,7 @@ class SupervisorService(Service):
         self.pictures = Pictures(self.frames)
         gpus = frozenset(each.id for each in inventory.gpus)
         self.attempts = Attempts(home, self.builder, self.templates, self.bridge, self.frames, gpus, self.spawn)
+        self.watcher = Watcher(self.attempts, self.bridge)
         self.meter = processes.UsageMeter()
         self.instance = new_id()
         self.detached = False
@@ -103,12 +102,15 @@ class SupervisorService(Service):
         await asyncio.to_thread(self.builder.scan)
         heard = self.bus.subscribe(topics.STORED)
         await self.bus.synced()
+        # To get here may have taken a while. Until the store has had time to speak, it is not taken to be away: what
+        # is adopted would be carried once more from the beginning.
+        self.bridge.store_heard(time.monotonic(), storing=True)
         await self.attempts.adopt_all()
         # Our parent's death (see `mosaic up`): the runs are worth more than the terminal they were started from.
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._end_without_runs)
         self.spawn(self._listen(heard), "listen")
         self.spawn(self._pump(), "pump")
-        self.spawn(self.attempts.watch(), "watch")
+        self.spawn(self.watcher.run(), "watch")
         self.spawn(self._report(), "report")
         self.spawn(self._announce_tails(), "tails")
         self.spawn(self._measure(), "measure")
@@ -157,8 +159,6 @@ class SupervisorService(Service):
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _on_place(self, command: Place) -> Ack:
-        if not _RUN.fullmatch(command.run) or command.attempt < 1:
-            raise CommandRefusedError("invalid_arguments", f"{command.run!r}, {command.attempt}: not a run and attempt")
         key = AttemptKey(command.run, command.attempt)
         if self.status == "stopping" and key not in self.attempts.tracked:
             raise CommandRefusedError("stopping", f"the supervisor of {self.host} is about to end")
@@ -196,7 +196,7 @@ class SupervisorService(Service):
         live = self.frames.states(command.run)
         if live is not None:
             return FrameStreamsResult(streams=live)
-        folder = AttemptFolder.last_of(self.home, command.run) if _RUN.fullmatch(command.run) else None
+        folder = AttemptFolder.last_of(self.home, command.run)
         if folder is None:
             raise CommandRefusedError("unknown_run", f"{self.host} has no run {command.run}")
         return FrameStreamsResult(streams=folder.frames())
@@ -243,7 +243,7 @@ class SupervisorService(Service):
         while True:
             if self.bridge.streams:
                 self.bus.publish(topics.host_streams(self.host), self.bridge.tails())
-            await wait(self.attempts.tails_changed, 1.0, at_least=0.2)
+            await wait(self.watcher.tails_changed, 1.0, at_least=0.2)
 
     async def _report(self) -> None:
         while True:

@@ -174,7 +174,7 @@ class Writer(threading.Thread):
     def _store_one(self, arrival: Arrival, now: float, touched: dict[StreamKey, Entry]) -> None:
         batch, data, repair = arrival
         whole = data.count(b"\n") == batch.count and (not data or data[-1] == _NEWLINE)
-        if not whole or not _fits(batch.attempt, batch.first + batch.count, batch.end):
+        if not whole or not _fits(batch.first + batch.count, batch.end):
             self.counters["bad_batches"] += 1
             return
         entry = self._find(StreamKey(batch.run, batch.attempt, batch.kind), batch.host)
@@ -261,7 +261,7 @@ class Writer(threading.Thread):
             keys = set()
             for tail in each.tails:
                 key = StreamKey(tail.run, tail.attempt, tail.kind)
-                if not _fits(tail.attempt, tail.sent.number, tail.sent.offset):
+                if not _fits(tail.sent.number, tail.sent.offset):
                     self.counters["bad_batches"] += 1
                     continue
                 self._find(key, each.host).stream.announce(each.host, tail.sent.number, final=tail.final)
@@ -292,8 +292,9 @@ class Writer(threading.Thread):
             if entry.summary is None or self._newest.get(key.run) != key.attempt:
                 self._changed.discard(key)
                 continue
-            moved = not entry.stream.final and entry.summary.rate(now)
-            if moved or key in self._changed:
+            if not entry.stream.final and entry.summary.rate(now):
+                self._changed.add(key)
+            if key in self._changed:
                 news.append((not entry.stream.final, self._told_at.get(key, 0.0), key))
         # Those that have ended first, then those of which nothing was said for longest.
         for _, _, key in heapq.nsmallest(SUMMARIES_AT_ONCE, news):
@@ -353,9 +354,9 @@ def _standing(entry: Entry) -> tuple[Position, bool]:
     return entry.stream.position, entry.stream.final
 
 
-def _fits(attempt: int, number: int, offset: int) -> bool:
+def _fits(number: int, offset: int) -> bool:
     """Whether the numbers of a batch or a tail are such that the store can hold them."""
-    return attempt < _LARGEST and number < 1 << NUMBER_BITS and offset < _LARGEST
+    return number < 1 << NUMBER_BITS and offset < _LARGEST
 
 
 def _without(data: bytes, lines: int) -> bytes:

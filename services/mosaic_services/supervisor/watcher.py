@@ -1,0 +1,140 @@
+"""Notices what happens to the attempts of a host: first line, exit, death of a run host, everything stored."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from mosaic_bus.messages import AttemptPhase
+from mosaic_services.supervisor import machine, processes
+from mosaic_services.supervisor.waiting import wait
+
+if TYPE_CHECKING:
+    from mosaic_services.supervisor.attempts import Attempts, Tracked
+    from mosaic_services.supervisor.bridge import Bridge
+    from mosaic_services.supervisor.folder import AttemptKey
+
+__all__ = ["Watcher"]
+
+_log = structlog.get_logger()
+
+# However much happens, all attempts are looked at only so often.
+_WATCH_S = 0.02
+# While we are told of a run host's end, its attempt is looked at only so often.
+_TOLD_S = 1.0
+# Otherwise an end is looked for at every look, the death of a run host, which costs more to find out, only so often.
+_ALIVE_S = 0.25
+
+
+class Watcher:
+    """Looks at every attempt when something has happened, and else now and then; tells the machine what it saw."""
+
+    def __init__(self, attempts: Attempts, bridge: Bridge) -> None:
+        # Set when the end of a stream is to be announced.
+        self.tails_changed = asyncio.Event()
+        self.looks = 0
+        self._attempts = attempts
+        self._bridge = bridge
+        self._troubled: set[AttemptKey] = set()
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        while True:
+            self.looks += 1
+            self._attempts.reap()
+            soon = await self._look_at_all(time.monotonic())
+            await wait(self._attempts.stirred, 0.0 if soon else _TOLD_S, at_least=_WATCH_S)
+
+    async def _look_at_all(self, now: float) -> bool:
+        soon = False
+        for key, tracked in list(self._attempts.tracked.items()):
+            if tracked.end is not None and now < tracked.look_at:
+                continue
+            try:
+                soon |= await self._look_at(key, tracked)
+            except Exception:
+                soon = True
+                # A file that cannot be read or written stops this attempt's progress, not that of the others.
+                if key not in self._troubled:
+                    self._troubled.add(key)
+                    _log.exception("cannot look after", attempt=str(key), folder=str(tracked.folder.path))
+        return soon
+
+    async def _look_at(self, key: AttemptKey, tracked: Tracked) -> bool:
+        """Notice what happened to an attempt; whether something may happen soon that nothing else would tell us."""
+        attempt = self._attempts.machine.attempts.get(key)
+        # One whose end is known is waited for: its checkpoint is sought, or what its run host left is swept up.
+        if attempt is None or attempt.ending is not None or attempt.lost is not None:
+            return False
+        if tracked.popen is not None and tracked.popen.returncode is not None:
+            tracked.popen = None
+        if attempt.phase in (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING):
+            await self._look_at_process(key, tracked, attempt)
+            return tracked.end is None or attempt.phase is AttemptPhase.STARTING
+        if attempt.phase is AttemptPhase.ENDED and not attempt.stored:
+            return await self._look_at_streams(key, tracked)
+        return False
+
+    async def _look_at_process(self, key: AttemptKey, tracked: Tracked, attempt: machine.Attempt) -> None:
+        folder, do = tracked.folder, self._attempts.do
+        if tracked.host is None:
+            tracked.host = folder.host()
+            if tracked.host is not None and (reason := folder.stop_reason()) is not None:
+                # A stop that came before the run host was up to hear it.
+                await do(machine.StopAsked(key, reason, time.time()))
+        if tracked.host is not None and tracked.end is None:
+            self._listen_for_end(tracked, processes.open_end(tracked.host))
+        if attempt.phase is AttemptPhase.STARTING and folder.has_begun():
+            await do(machine.JournalGrew(key))
+        if tracked.has_limits and (warnings := folder.warnings()) != tracked.warnings:
+            tracked.warnings = warnings
+            self._attempts.changed.set()
+        if attempt.phase is not AttemptPhase.STARTING:
+            tracked.look_at = time.monotonic() + _TOLD_S
+        # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
+        # none, there never will be one.
+        gone = self._is_gone(tracked)
+        if os.path.exists(tracked.exit_path):  # noqa: PTH110 - asked fifty times a second for each attempt
+            report = folder.exit()
+            if report is not None:
+                await do(machine.Exited(key, report))
+        elif gone:
+            await do(machine.RunHostGone(key, folder.why_run_host_died()))
+
+    def _listen_for_end(self, tracked: Tracked, end: int | None) -> None:
+        if end is None:
+            return
+
+        def ended() -> None:
+            loop.remove_reader(end)
+            os.close(end)
+            tracked.end = None
+            self._attempts.stirred.set()
+
+        loop = asyncio.get_running_loop()
+        loop.add_reader(end, ended)
+        tracked.end = end
+
+    @staticmethod
+    def _is_gone(tracked: Tracked) -> bool:
+        now = time.monotonic()
+        if tracked.host is None:
+            return tracked.popen is None and now >= tracked.start_deadline
+        if tracked.end is not None or now - tracked.alive_at < _ALIVE_S:
+            return False  # While there is a descriptor that tells its end, it has not ended.
+        tracked.alive_at = now
+        return not processes.is_alive(tracked.host)
+
+    async def _look_at_streams(self, key: AttemptKey, tracked: Tracked) -> bool:
+        """See whether all that an attempt wrote is stored; False if there is nobody who could say so."""
+        if self._attempts.streams_stored(key):
+            await self._attempts.do(machine.StreamsStored(key))
+            return True
+        alive = self._bridge.store_is_alive(time.monotonic())
+        if alive and any(stream.drained and not stream.confirmed for stream in tracked.streams):
+            self.tails_changed.set()
+        return alive

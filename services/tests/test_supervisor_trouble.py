@@ -1,0 +1,134 @@
+"""What goes wrong around a supervisor: full disks, files that cannot be read, a store or a broker that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from lone_host import Host
+from stack import wait_until
+
+from mosaic_bus import Home
+from mosaic_bus.commands import Forget, Stats, Stop
+from mosaic_bus.messages import AttemptPhase, RunSpec
+from mosaic_services.supervisor import machine, processes
+from mosaic_services.supervisor.attempts import Attempts, Tracked
+from mosaic_services.supervisor.bridge import Bridge
+from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.supervisor.frames import Frames
+from mosaic_services.supervisor.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def own_host(tmp_path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.close()
+
+
+def test_run_that_filled_the_disk_can_be_stopped(own_host: Host):
+    host = own_host
+    run = host.place(end="hang")
+    host.wait_running(run)
+    # No room for the note about the stop. (A folder in its place stands for a full disk: root may write anywhere.)
+    (host.home.runs / run / "1" / "stop.json.new").mkdir()
+    host.ask(Stop(run=run, attempt=1, reason="cancelled by user"))
+    report = host.wait_ended(run)
+    assert report.exit.stopped
+    assert "cannot record a stop" in host.stack.log("supervisor")
+
+
+def test_files_of_a_worker_with_names_of_ours_disturb_no_supervisor_that_starts(own_host: Host):
+    host = own_host
+    runs = [host.place(end="hang", limits={"wall_s": 500}) for _ in range(2)]
+    for run in runs:
+        host.wait_running(run)
+    (host.home.runs / runs[0] / "1" / "warnings.json").write_text("[1, 2]")
+    host.stack.kill("supervisor")
+    host.store.hosts.clear()
+    host.start("supervisor")
+    for run in runs:
+        wait_until("adopted", lambda run=run: host.phase(run) == "running")
+        host.ask(Stop(run=run, attempt=1, reason="enough"))
+        assert host.wait_ended(run).exit.stopped
+
+
+def test_attempt_of_which_the_scheduler_knows_the_end_is_reported_no_more_even_if_it_is_not_stored(own_host: Host):
+    host = own_host
+    host.store.storing = False
+    host.store.drop_live = 1000
+    run = host.place(events=3)
+    host.wait_ended(run)
+    host.ask(Forget(run=run, attempt=1))
+    wait_until("no more reports", lambda: host.store.attempt(run) is None)
+    assert host.stack.bus.request(host.stack.service_name("supervisor"), Stats()).counters["attempts"] == 1
+    host.store.drop_live = 0
+    host.store.storing = True
+    assert len(host.wait_stored(run)) == 5
+    wait_until("released", lambda: not list((host.home.path / "active").iterdir()))
+
+
+@pytest.mark.slow
+def test_broker_that_is_away_for_long_while_a_supervisor_starts_makes_it_repeat_nothing(own_host: Host):
+    host = own_host
+    run = host.place(events=2000, end="hang")
+    host.wait_running(run)
+    wait_until("stored", lambda: len(host.store.lines.get((run, 1, "journal"), [])) == 2001)
+    host.stack.kill("supervisor")
+    host.stack.kill("broker")
+    host.stack.start("supervisor")
+    began = time.monotonic()
+    wait_until("longer than a store that says nothing counts as alive", lambda: time.monotonic() - began > 4, 10)
+    host.store.hosts.clear()
+    host.start("broker")
+    wait_until("adopted", lambda: host.phase(run) == "running", 30)
+    host.ask(Stop(run=run, attempt=1, reason="enough"))
+    host.wait_ended(run)
+    host.wait_stored(run)
+    seen = host.store.live[run, 1, "journal"]
+    assert len(seen) == len(set(seen)), "live readers got lines twice"
+
+
+def attempts_in(folder, spawn) -> tuple[Attempts, Bridge]:
+    """The attempts of a supervisor without its bus; what builds environments is not there."""
+    home = Home.find(folder)
+    home.create()
+    bridge = Bridge("host", lambda *_: True, time.monotonic())
+    frames = Frames(folder / "shm", "host", lambda *_: True)
+    builder = SimpleNamespace(progress=lambda *_: None)
+    return Attempts(home, builder, SimpleNamespace(), bridge, frames, frozenset(), spawn), bridge
+
+
+def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path, monkeypatch):
+    """A run host that could not be started: until what it left is swept up, which takes a while here, it is gone."""
+    monkeypatch.setattr(processes, "sweep", lambda _: time.sleep(0.5) or 0)
+    looks = 0
+
+    async def story() -> int:
+        nonlocal looks
+        tasks = []
+        attempts, bridge = attempts_in(tmp_path, lambda task, _: tasks.append(asyncio.create_task(task)))
+        key, placement = AttemptKey("01RUN", 1), Placement("n", RunSpec(worker="x"))
+        folder = AttemptFolder(attempts.home, key)
+        folder.place(placement)
+        attempts.tracked[key] = Tracked(folder, placement)
+        attempts.machine.attempts[key] = machine.Attempt(phase=AttemptPhase.STARTING)
+        watcher = Watcher(attempts, bridge)
+        watching = asyncio.create_task(watcher.run())
+        began = asyncio.get_running_loop().time()
+        while not attempts.is_ended(key):
+            attempts.stirred.set()
+            await asyncio.sleep(0)
+        looks = watcher.looks
+        watching.cancel()
+        await asyncio.gather(*tasks)
+        return asyncio.get_running_loop().time() - began
+
+    took = asyncio.run(story())
+    assert 3 < looks < took / 0.02 + 2
