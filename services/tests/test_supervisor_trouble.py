@@ -61,15 +61,13 @@ def test_files_of_a_worker_with_names_of_ours_disturb_no_supervisor_that_starts(
 
 def test_attempt_of_which_the_scheduler_knows_the_end_is_reported_no_more_even_if_it_is_not_stored(own_host: Host):
     host = own_host
-    host.store.storing = False
-    host.store.drop_live = 1000
+    host.store.away = True
     run = host.place(events=3)
     host.wait_ended(run)
     host.ask(Forget(run=run, attempt=1))
     wait_until("no more reports", lambda: host.store.attempt(run) is None)
     assert host.stack.bus.request(host.stack.service_name("supervisor"), Stats()).counters["attempts"] == 1
-    host.store.drop_live = 0
-    host.store.storing = True
+    host.store.away = False
     assert len(host.wait_stored(run)) == 5
     wait_until("released", lambda: not list((host.home.path / "active").iterdir()))
 

@@ -55,6 +55,7 @@ class StandInStore(threading.Thread):
         self.hosts: list[HostState] = []
         self.drop_live = 0
         self.storing = True
+        self.away = False  # it hears nothing but how the host is
         self.ended: set[Key] = set()
         self._done = threading.Event()
 
@@ -67,6 +68,8 @@ class StandInStore(threading.Thread):
             while not self._done.is_set():
                 message = await heard.next(0.05)
                 moved = message is not None and self._take(message.topic, message.payload, message.buffers)
+                if self.away:
+                    continue
                 if moved or time.monotonic() - reported_at > 0.2:
                     reported_at = time.monotonic()
                     positions = [
@@ -91,6 +94,8 @@ class StandInStore(threading.Thread):
     def _take(self, topic: str, payload: dict[str, Any], buffers: tuple[bytes, ...]) -> bool:
         if topic == topics.host_state(HOST):
             self.hosts.append(HostState.model_validate(payload))
+        elif self.away:
+            return False
         elif topic == topics.host_streams(HOST):
             for tail in StreamTails.model_validate(payload).tails:
                 key = (tail.run, tail.attempt, tail.kind)
