@@ -127,6 +127,15 @@ def test_a_field_that_is_described_twice_is_complained_about_once():
     ]
 
 
+@pytest.mark.parametrize("path", ["models/a.pt", "a.pt", "~/a.pt", ""])
+def test_a_relative_path_to_something_that_a_run_reads_is_refused(path):
+    kind = {"anyOf": [{"type": "string", "format": "absolute-path"}, {"type": "null"}]}
+    schema = ConfigSchema({"properties": {"model": kind}})
+    allowed = "an absolute path (a run starts in a folder of its own) or null"
+    assert schema.problems({"model": path}) == [f"config.model: {path!r} is not allowed; allowed: {allowed}"]
+    assert schema.problems({"model": "/models/a.pt"}) == schema.problems({"model": None}) == []
+
+
 def test_a_good_config_needs_no_run_id():
     schemas = {("baseline", "default", "f"): ConfigSchema(SCHEMA)}
     spec = RunSpec(worker="baseline", config={"env_id": "CartPole-v1"})

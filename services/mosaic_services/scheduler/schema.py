@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError
 from referencing import Registry
 
@@ -18,6 +18,7 @@ _LONGEST_VALUE = 80
 _LONGEST_REASON = 300
 _FIELDS_NAMED = 30
 _VALUES_NAMED = 8
+_ABSOLUTE_PATH = "absolute-path"
 # The supervisor puts the run's id into the worker's file; a user never writes it.
 _GIVEN_BY_US = "run_id"
 
@@ -70,7 +71,15 @@ def _validator(schema: dict[str, Any]) -> Draft202012Validator:
     Draft202012Validator.check_schema(schema)
     required = [name for name in schema.get("required", []) if name != _GIVEN_BY_US]
     # An empty registry fetches nothing: a `$ref` to another document is an error, never a request.
-    return Draft202012Validator({**schema, "required": required}, registry=Registry())
+    return Draft202012Validator({**schema, "required": required}, registry=Registry(), format_checker=_FORMATS)
+
+
+_FORMATS = FormatChecker(formats=())
+
+
+@_FORMATS.checks(_ABSOLUTE_PATH)
+def _is_absolute(value: object) -> bool:
+    return not isinstance(value, str) or value.startswith("/")
 
 
 def _explain(error: ValidationError) -> list[str]:
@@ -145,6 +154,8 @@ def _allowed(schema: object) -> str:
         return ", ".join(_value(each) for each in schema["enum"][:_VALUES_NAMED]) + more
     if "const" in schema:
         return _value(schema["const"])
+    if schema.get("format") == _ABSOLUTE_PATH:
+        return "an absolute path (a run starts in a folder of its own)"
     kind = schema.get("type", "object" if "$ref" in schema else "anything")
     parts = [" or ".join(kind) if isinstance(kind, list) else str(kind)]
     parts += [f"{words} {schema[keyword]}" for keyword, words in _LIMITS.items() if keyword in schema]

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mosaic_worker.cli import run_worker
-    from mosaic_worker.config import WorkerConfig, load_config
+    from mosaic_worker.config import InputPath, WorkerConfig, load_config
     from mosaic_worker.context import Resume, RunContext
     from mosaic_worker.emitter import Emitter
     from mosaic_worker.errors import ConfigError, InfrastructureError, RunCancelled, WorkerError
@@ -27,6 +27,7 @@ __all__ = [
     "Emitter",
     "FastLane",
     "InfrastructureError",
+    "InputPath",
     "InteractiveWorker",
     "Manifest",
     "PictureConfig",
@@ -51,6 +52,7 @@ _HOME = {
     "Emitter": "emitter",
     "FastLane": "fastlane",
     "InfrastructureError": "errors",
+    "InputPath": "config",
     "InteractiveWorker": "interactive",
     "Manifest": "manifest",
     "PictureConfig": "picture_config",

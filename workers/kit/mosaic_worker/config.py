@@ -9,16 +9,19 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["WorkerConfig", "describe", "load_config", "near", "parse_config", "read_document"]
+__all__ = ["InputPath", "WorkerConfig", "describe", "load_config", "near", "parse_config", "read_document"]
 
 RUN_ID = "MOSAIC_RUN_ID"
 _SHOWN = 60
+
+InputPath = Annotated[str, Field(json_schema_extra={"format": "absolute-path"})]
+"""What a run reads, a file or a folder. The platform refuses a relative one: it would look in the run's own folder."""
 
 Config = TypeVar("Config", bound="WorkerConfig")
 
