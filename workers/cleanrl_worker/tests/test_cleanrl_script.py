@@ -89,6 +89,24 @@ def test_another_exit_code_than_0_is_a_failure_with_the_last_lines(worker, scrip
     assert done.one("run_failed")["category"] == "application"
 
 
+CRASH = 'python "$MOSAIC_UPSTREAM/cleanrl/c51.py" --fault crash --total-timesteps 100'
+
+
+@pytest.mark.parametrize("command", [CRASH, f"{CRASH} | cat"])
+def test_a_phase_that_crashes_ends_the_script_and_is_named(worker, script, command):
+    text = f'# @phases one, two\necho "@phase one"\n{command}\necho "@phase two"\n{TRAIN} 300\n'
+    done = worker.run(code=1, **script(text))
+    first, *rest = done.error.splitlines()
+    assert first == "train.sh, phase one, ended with exit code 1: RuntimeError: the sky fell"
+    assert any('raise RuntimeError("the sky fell")' in line for line in rest)
+    assert phases(done) == [(1, 2, "one")]
+
+
+def test_a_script_may_say_that_a_failure_does_not_matter(worker, script):
+    done = worker.run(**script(f"set +e\n{CRASH}\n{TRAIN} 300\n"))
+    assert done.one("run_completed")["step"] == 400
+
+
 def test_a_script_that_trains_nothing_has_failed(worker, script):
     error = worker.run(code=1, **script("echo done\n")).error
     assert error.startswith("train.sh ended with exit code 0 but reported no episode and no loss")
