@@ -10,6 +10,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LONG = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1_000_000, "seed": 1}
 QUICK = {**LONG, "total_timesteps": 2048}
+GRACE_S = 10
+"""So long the platform waits after SIGTERM."""
 MALICE = """
 import os, pickle
 class Bomb:
@@ -47,6 +49,28 @@ def test_sigterm_saves_a_checkpoint_and_another_attempt_goes_on_from_it(cleanrl,
     assert after["checkpoint_loaded"][0]["step"] == saved["step"]
     assert [event["step"] for event in after["scalars"]][:2] == [saved["step"] + 512, saved["step"] + 1024]
     assert after["episode"][0]["episode"] > events["episode"][-1]["episode"], "episodes are counted on"
+
+
+def test_sigterm_in_a_long_update_saves_what_was_learned_before_it(worker_in, tmp_path):
+    # An episode of MountainCar takes 200 steps, if nobody knows how to drive: with its end, the update begins.
+    config = {"algo": "ppo", "env_id": "MountainCar-v0", "total_timesteps": 400, "seed": 1}
+    first = worker_in(tmp_path / "first")
+    params = {"num_envs": 1, "num_steps": 200}
+    before = first.run(**config, extras={"algo_params": params})["checkpoint_saved"][-1]
+    path = str(first.folder / before["path"])
+    endless = {"mode": "resume_training", "checkpoint_path": path, "algo_params": {"update_epochs": 1_000_000_000}}
+    second = worker_in(tmp_path / "second")
+    with second.start(**config, extras=endless) as run:
+        run.wait_until(lambda events: events.get("episode"))
+        assert run.signal(signal.SIGTERM, deadline_s=GRACE_S) == 143
+        events = run.events()
+    assert "scalars" not in events, "the update was not finished"
+    (saved,) = events["checkpoint_saved"]
+    assert (before["step"], saved["step"]) == (400, 400)
+    third = worker_in(tmp_path / "third")
+    extras = {"mode": "resume_training", "checkpoint_path": str(second.folder / saved["path"])}
+    after = third.run(algo="ppo", total_timesteps=200, extras={**extras, "algo_params": {"update_epochs": 1}})
+    assert [event["step"] for event in after["scalars"]] == [600]
 
 
 def test_a_new_attempt_has_the_budget_of_the_one_before(cleanrl, tmp_path):
