@@ -155,6 +155,7 @@ def train(
         def save() -> str:
             path = state.save(context.run_dir / "checkpoints", learned, reporter.episodes, course and course.state())
             context.emitter.checkpoint_saved(path.relative_to(context.run_dir), step=learned)
+            state.forget(context.config.extras.checkpoint_keep)
             return str(path.relative_to(context.run_dir))
 
         every, began = context.config.extras.checkpoint_every, time.perf_counter()
@@ -235,7 +236,7 @@ def _play(
             if terminated or truncated:
                 rollout.ends[at, index] = 1.0
                 if truncated and not terminated:
-                    rollout.cut.append((at, index, view))
+                    rollout.cut.append((at, index, np.array(view)))  # a reset may write to the same array
                 view, _ = env.reset()
             views[index] = view
     return rollout
