@@ -107,6 +107,34 @@ def test_a_script_may_say_that_a_failure_does_not_matter(worker, script):
     assert done.one("run_completed")["step"] == 400
 
 
+OWN = """
+import gymnasium
+from gymnasium.wrappers import TransformReward
+from torch.utils.tensorboard import SummaryWriter
+if __name__ == "__main__":
+    wrappers = [lambda env: TransformReward(env, lambda reward: 7 * reward)]
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="MODE", wrappers=wrappers)
+    envs.reset(seed=1)
+    ended = 0
+    for _ in range(300):
+        _, _, terminated, truncated, _ = envs.step(envs.action_space.sample())
+        ended += int((terminated | truncated).sum())
+    envs.close()
+    print("ended", ended)
+    SummaryWriter("runs/own").add_scalar("losses/loss", 1.0, 600)
+"""
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_environments_made_all_at_once_report_too(worker, script, tmp_path, mode):
+    (tmp_path / "own.py").write_text(OWN.replace("MODE", mode))
+    done = worker.run(**script(f'python "{tmp_path}/own.py"\n'))
+    ended = int(done.log.split("ended ")[1].split()[0])
+    assert len(done.all("episode")) == ended > 10
+    assert all(event["return"] == event["length"] for event in done.all("episode")), "what the environment gives"
+    assert done.one("run_completed")["step"] == 600
+
+
 def test_a_script_that_trains_nothing_has_failed(worker, script):
     error = worker.run(code=1, **script("echo done\n")).error
     assert error.startswith("train.sh ended with exit code 0 but reported no episode and no loss")
