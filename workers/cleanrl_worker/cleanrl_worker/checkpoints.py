@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from cleanrl_worker.model_files import STEP, SUFFIX
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["SUFFIX", "About", "Checkpoint", "is_ours", "load", "parse", "read", "save"]
+__all__ = ["About", "Checkpoint", "is_ours", "load", "parse", "read", "save"]
 
-SUFFIX = ".cleanrl_model"
 _FORMAT = "mosaic-cleanrl-ppo"
 _VERSION = 1
 
@@ -52,7 +52,7 @@ class Checkpoint:
 def save(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write `step-N.cleanrl_model`. Under that name there is never half a file, whenever the process dies."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step-{checkpoint.about.step}{SUFFIX}"
+    path = folder / f"{STEP}{checkpoint.about.step}{SUFFIX}"
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     content = {
         "format": _FORMAT,
@@ -76,11 +76,7 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
 
 
 def read(path: Path, field: str) -> Any:
-    """Read a file that torch saved, whoever saved it, of a folder the newest; ConfigError blames `field`."""
-    if path.is_dir():
-        path = _newest(path, field)
-    if not path.is_file():
-        raise ConfigError(f"{field}: {str(path)!r}: no such file")
+    """Read a file that torch saved, whoever saved it; ConfigError blames `field`."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -89,14 +85,6 @@ def read(path: Path, field: str) -> Any:
             f"{field}: {str(path)!r} is no file of trained weights: only tensors and plain values are read, never code"
             f" ({reason})"
         ) from error
-
-
-def _newest(folder: Path, field: str) -> Path:
-    """The model in a folder, such as that of a run, that was saved last."""
-    found = max(folder.rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns, default=None)
-    if found is None:
-        raise ConfigError(f"{field}: there is no {SUFFIX} file in {str(folder)!r}")
-    return found
 
 
 def is_ours(content: Any) -> bool:

@@ -1,23 +1,20 @@
-"""What can be known to fail is refused before anything starts: environments, the actions they take, files."""
+"""What can be known to fail is refused before anything starts: environments, and the actions they take."""
 
 import importlib
 import importlib.util
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.registry import Algorithm
 from mosaic_worker.config import near
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["check_environment", "check_files", "library", "require_registered", "text_of"]
+__all__ = ["check_environment", "library", "require_registered", "text_of"]
 
 _OWN_NAMES = ("envpool", "procgen", "pettingzoo")
 """Algorithms with one of these in their name make environments that Gymnasium does not know."""
 _REGISTER = ("ale_py", "minigrid", "pybullet_envs")
 """Packages that register environments when they are imported."""
-_INSTEAD = {"discrete": "sac_continuous_action", "continuous": "ppo"}
 
 
 def library() -> str:
@@ -41,18 +38,17 @@ def check_environment(env_id: str, algorithm: Algorithm) -> None:
         env.close()
     kind = {"Discrete": "discrete", "Box": "continuous"}.get(type(space).__name__)
     if kind != algorithm.actions:
-        instead = f" Try {_INSTEAD[algorithm.actions]}." if kind is not None else ""
+        instead = f" Try {_instead_of(algorithm)}." if kind is not None else ""
         raise ConfigError(
             f"{algorithm.name} needs a {algorithm.actions} action space; {env_id} has {text_of(space)}.{instead}"
         )
 
 
-def check_files(config: CleanRLWorkerConfig) -> None:
-    """Refuse files that are not there."""
-    for name in ("checkpoint_path", "policy_path"):
-        path = getattr(config.extras, name)
-        if path is not None and not Path(path).exists():
-            raise ConfigError(f"extras.{name}: {path!r} does not exist")
+def _instead_of(algorithm: Algorithm) -> str:
+    """The nearest algorithm that takes the other kind of actions."""
+    if algorithm.actions == "continuous":
+        return "ppo"
+    return "ppo_continuous_action" if algorithm.family == "PPO" else "sac_continuous_action"
 
 
 def require_registered(env_id: str, field: str) -> None:
@@ -62,8 +58,9 @@ def require_registered(env_id: str, field: str) -> None:
     if module:
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(f"{field}: {env_id!r}: module {module!r} cannot be imported: {error}") from error
+        except (Exception, SystemExit) as error:  # it is not ours: anything may go wrong in it
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{field}: {env_id!r}: module {module!r} cannot be imported: {why}") from error
     if _is_known(gym, name):
         return
     for package in _REGISTER:

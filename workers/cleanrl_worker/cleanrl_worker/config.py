@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, InitErrorDetails
 
 from cleanrl_worker.availability import algorithm_cards, find_script
 from cleanrl_worker.problems import parameter_problems, problem
@@ -31,6 +31,8 @@ _NEEDS: dict[Mode, tuple[str, ...]] = {
     "policy_eval": ("extras.policy_path",),
     "script": ("extras.script",),
 }
+_INSTEAD = {"extras.checkpoint_path": "extras.policy_path"}
+"""What may be given in place of another field."""
 _PRESETS = ("BABYAI_GOTO_CURRICULUM", "BABYAI_DOORKEY_CURRICULUM")
 
 
@@ -67,6 +69,7 @@ class CleanRLExtras(PictureFields):
     )
     capture_video: bool = Field(default=False, description="Keep videos of episodes")
     checkpoint_every: int = Field(default=10_000, ge=1, description="ppo saves a checkpoint every so many steps")
+    checkpoint_keep: int = Field(default=10, ge=1, description="ppo keeps so many checkpoints, the newest")
     curriculum_schedule: list[Stage] | str | None = Field(
         default=None, description=f"Stages of environments, or a preset: {', '.join(_PRESETS)}"
     )
@@ -74,7 +77,9 @@ class CleanRLExtras(PictureFields):
         default=None, description="resume_training: the checkpoint to go on from, or a run's folder"
     )
     policy_path: str | None = Field(
-        default=None, description="policy_eval and interactive: the trained model, or a run's folder"
+        default=None,
+        description="policy_eval and interactive: the trained model, or a run's folder;"
+        " resume_training: as checkpoint_path, if that is not given",
     )
     eval_episodes: int = Field(default=10, ge=1, description="policy_eval: how many episodes; episode i has seed + i")
     eval_num_envs: int = Field(default=8, ge=1, le=256, description="policy_eval: how many are played at a time")
@@ -99,6 +104,12 @@ class CleanRLExtras(PictureFields):
         if schedule is not None:
             check_schedule(schedule)
         return schedule
+
+    @property
+    def resumed(self) -> tuple[str, str]:
+        """resume_training: the checkpoint to go on from, and the field that names it."""
+        name = "checkpoint_path" if self.checkpoint_path else "policy_path"
+        return getattr(self, name) or "", f"extras.{name}"
 
     @property
     def wants_cuda(self) -> bool:
@@ -135,12 +146,26 @@ class CleanRLWorkerConfig(WorkerConfig):
 
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> Self:
-        for name in _NEEDS.get(self.mode, ()):
-            part: Any = self
-            for word in name.split("."):
-                part = getattr(part, word)
-            if not part:
-                raise ValueError(f"{name} is missing: {self.mode} needs it")
+        problems = [
+            problem(name, self._given(name), f"{self.mode} needs it")
+            for name in _NEEDS.get(self.mode, ())
+            if not self._given(name) and not (name in _INSTEAD and self._given(_INSTEAD[name]))
+        ]
+        schedule = self.extras.curriculum_schedule
+        if self.extras.mode != "train" and schedule is not None:
+            why = "the checkpoint has the schedule" if self.mode == "resume_training" else f"{self.mode} follows none"
+            problems.append(problem("extras.curriculum_schedule", schedule, f"{why}; leave it out"))
+        return self._require_no(problems)
+
+    def _given(self, name: str) -> Any:
+        part: Any = self
+        for word in name.split("."):
+            part = getattr(part, word)
+        return part
+
+    def _require_no(self, problems: list[InitErrorDetails]) -> Self:
+        if problems:
+            raise ValidationError.from_exception_data(type(self).__name__, problems)
         return self
 
     @model_validator(mode="after")
@@ -151,12 +176,10 @@ class CleanRLWorkerConfig(WorkerConfig):
             problems = [problem("algo", self.algo, f"{self.mode} is done by ppo")]
         else:
             problems = parameter_problems(find_script(self.algo), self.extras.algo_params)
-        if problems:
-            raise ValidationError.from_exception_data(type(self).__name__, problems)
-        return self
+        return self._require_no(problems)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Say what depends on the mode and on the algorithm, as found in this environment."""
         schema = handler.resolve_ref_schema(handler(core))
-        return complete(schema, cls.model_fields["algo"].default, _NEEDS, algorithm_cards())
+        return complete(schema, cls.model_fields["algo"].default, _NEEDS, _INSTEAD, algorithm_cards())

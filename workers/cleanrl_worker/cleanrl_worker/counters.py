@@ -29,10 +29,8 @@ class Counters:
     """The counts of one training: made by the worker, shared with what it starts."""
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
-        """Map the file of a folder; with `create`, make both."""
+        """Map the file of a folder; with `create`, make it."""
         self.folder = Path(folder)
-        if create:
-            self.folder.mkdir(parents=True)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self._file = os.open(self.folder / "counters", flags, 0o600)
         size = (1 + _SLOTS) * _SLOT_WORDS * _WORD

@@ -1,7 +1,7 @@
 """Environments for our own code: made by id, watched, counted, and brought into a form that an agent takes."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -10,25 +10,31 @@ from gymnasium import spaces
 
 from cleanrl_worker.agents.minigrid import VIEW
 from cleanrl_worker.checks import require_registered, text_of
-from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.config import CleanRLWorkerConfig, Stage
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.fastlane import FOLDER, FastLane
 from mosaic_worker.picture_config import RecordSettings
 
-__all__ = ["EpisodeTap", "fit_to_agent", "make", "make_lane"]
+__all__ = ["EpisodeTap", "check_for_ppo", "check_stages", "fit_to_agent", "make", "make_lane"]
 
 _PICTURE_DIMENSIONS = 3
 
 
-def make_lane(context: RunContext[CleanRLWorkerConfig], videos: str) -> FastLane:
-    """Make what shows and records environments; `videos` is what `capture_video` alone stands for."""
+def make_lane(context: RunContext[CleanRLWorkerConfig], videos: str, slot: int | None = None) -> FastLane:
+    """Make what shows and records environments; `videos` is what `capture_video` alone stands for.
+
+    `slot` is the environment that is recorded, if the config is not to choose it.
+    """
     extras = context.config.extras
+    settings = extras.fastlane_settings(os.environ)
+    if slot is not None:
+        settings = settings.model_copy(update={"slot": slot})
     record = extras.record_settings(os.environ)
     if extras.capture_video and not record.is_on:
         record = RecordSettings.parse(videos)
     return FastLane(
-        extras.fastlane_settings(os.environ),
+        settings,
         os.environ.get(FOLDER),
         record=record,
         run_dir=context.run_dir,
@@ -73,6 +79,34 @@ def fit_to_agent(env: gymnasium.Env[Any, Any], env_id: str) -> tuple[gymnasium.E
     if len(env.observation_space.shape or ()) != 1:
         raise ConfigError(f"ppo cannot learn from the observations of {env_id}: {text_of(space)}")
     return env, "mlp"
+
+
+def check_for_ppo(env_id: str, field: str = "env_id") -> tuple[Any, Any]:
+    """Refuse an environment that our ppo cannot play; return the spaces that an agent has to do with there."""
+    env = make(env_id, render=False, field=field)
+    try:
+        env, _ = fit_to_agent(env, env_id)
+    finally:
+        env.close()
+    return env.observation_space, env.action_space
+
+
+def check_stages(stages: Sequence[Stage]) -> None:
+    """Refuse a schedule before the training if one agent cannot go through all of it."""
+    first = None
+    for number, stage in enumerate(stages):
+        field = f"extras.curriculum_schedule.{number}.env_id"
+        try:
+            spaces = check_for_ppo(stage.env_id, field)
+        except ConfigError as error:
+            text = str(error)
+            raise ConfigError(text if text.startswith(field) else f"{field}: {text}") from error
+        first = first or spaces
+        if spaces != first:
+            there, here = " and ".join(map(text_of, first)), " and ".join(map(text_of, spaces))
+            raise ConfigError(
+                f"{field}: {stage.env_id} has {here}, but {stages[0].env_id} has {there}: one agent cannot learn both"
+            )
 
 
 class _ImageOf(gymnasium.ObservationWrapper):  # type: ignore[type-arg]

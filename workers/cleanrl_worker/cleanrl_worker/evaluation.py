@@ -1,7 +1,7 @@
 """Evaluation of a trained model: many episodes, several at a time, each with a seed of its own."""
 
 import math
-import secrets
+import os
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +15,15 @@ from cleanrl_worker.environments import EpisodeTap, make_lane
 from cleanrl_worker.policies import Policy, load_policy
 from mosaic_worker.context import RunContext
 
-__all__ = ["run_batched_evaluation"]
+__all__ = ["UNSAVED", "run_batched_evaluation"]
 
 _VIDEOS = "best,worst"
-"""What capture_video records, of the episodes that are played in environment 0."""
+"""What capture_video records."""
 _POLICY_STREAM = 2
+UNSAVED = (
+    "{algo} does not save the statistics by which it normalises observations: they were estimated anew, over {episodes}"
+    " episodes with the model, and returns may differ from those of the training"
+)
 
 
 @dataclass
@@ -44,13 +48,21 @@ def run_batched_evaluation(context: RunContext[CleanRLWorkerConfig]) -> dict[str
     """Play all episodes, `eval_repeat` times; episode i is reset with seed + i, however many run at a time."""
     use_threads()
     config, extras = context.config, context.config.extras
-    seed = config.seed if config.seed is not None else secrets.randbelow(2**31)
+    seed = config.seed or 0  # the runtime has drawn one if it was not given
     policy = load_policy(config)
-    lane = make_lane(context, _VIDEOS)
+    if policy.path is not None:
+        # Not as `step`: the steps of this run are those that it plays.
+        context.emitter.checkpoint_loaded(str(policy.path), trained_steps=policy.step)
+    if episodes := policy.warm_up(context.stop.check):
+        context.emitter.log("warning", UNSAVED.format(algo=config.algo, episodes=episodes))
+    # One environment is recorded. For the best and the worst of all episodes it has to play them all.
+    is_recorded = extras.capture_video or extras.record_settings(os.environ).is_on
+    batch = 1 if is_recorded else min(extras.eval_num_envs, extras.eval_episodes)
+    lane = make_lane(context, _VIDEOS, slot=0 if is_recorded else None)
     seats: list[_Seat] = []
     results: list[_Result] = []
     try:
-        for index in range(min(extras.eval_num_envs, extras.eval_episodes)):
+        for index in range(batch):
             seats += [_Seat(*policy.make_env(lane, index, extras.eval_gamma))]
         for repeat in range(extras.eval_repeat):
             _play_all(context, policy, seats, seed, repeat, results)

@@ -1,5 +1,6 @@
 """Interactive mode: a trained model acts, one request at a time, in its own environment or in somebody else's."""
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -8,6 +9,7 @@ import numpy as np
 from cleanrl_worker.algorithms.plan import use_threads
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.environments import fit_to_agent, make, make_lane
+from cleanrl_worker.evaluation import UNSAVED
 from cleanrl_worker.policies import OurPolicy, Policy, load_policy
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import RequestError
@@ -38,6 +40,8 @@ class CleanRLInteractive(InteractiveWorker):
         """Start an episode; the same seed gives the same episode, whatever came before."""
         if self._env is None:
             self._policy = self._model or self._untrained()
+            if episodes := self._policy.warm_up(self._context.stop.check):
+                print(UNSAVED.format(algo=self._config.algo, episodes=episodes), file=sys.stderr)
             self._env, _ = self._policy.make_env(make_lane(self._context, ""), 0)
         if seed is not None:
             self._generator = np.random.default_rng(seed)
@@ -103,6 +107,8 @@ class _Guest:
             fitted = self._env.observation_space, self._env.action_space
             policy = policy or OurPolicy.untrained("", *fitted, kind, seed)
             policy.require_same(*fitted, "the outside environment")
+        elif policy.normalizes:
+            raise RequestError("the model takes observations that its own environment normalises: use reset and step")
         elif (observation_space.shape, action_space) != (policy.observation_space.shape, policy.action_space):
             mine = f"{policy.observation_space} and {policy.action_space}"
             raise RequestError(f"the model acts with {mine}, not with {observation_space} and {action_space}")

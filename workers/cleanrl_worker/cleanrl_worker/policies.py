@@ -17,12 +17,14 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.wrappers.normalize import NormalizeObservation, RunningMeanStd
 
 from cleanrl_worker import checkpoints
 from cleanrl_worker.agents import AGENTS, Agent
 from cleanrl_worker.checks import text_of
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make
+from cleanrl_worker.model_files import find_model
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from mosaic_worker.errors import ConfigError, RequestError
 from mosaic_worker.fastlane import FastLane
@@ -42,6 +44,9 @@ _SCRIPTS = {
     "ppo_continuous_action": "Agent",
 }
 """The scripts that save a torch model, and the class of the network that acts."""
+_WARM_UP_EPISODES = 20
+_WARM_UP_SEED = 2_000_000_000
+"""Far from the seeds that people give: the episodes that are counted are to be others."""
 
 
 class Policy:
@@ -50,10 +55,19 @@ class Policy:
     env_id: str
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
+    path: Path | None = None
+    """The file that it was loaded from, and the step at which that was saved, if it says so."""
+    step: int | None = None
+    normalizes = False
+    """Whether its environment shows observations by mean and deviation, which nobody else's does."""
 
     def make_env(self, lane: FastLane, index: int, gamma: float = 1.0) -> tuple[gymnasium.Env[Any, Any], EpisodeTap]:
         """Make environment number `index`, and the tap that counts what it gives."""
         raise NotImplementedError
+
+    def warm_up(self, check: Callable[[], None]) -> int:
+        """Make up for what was not saved with the model; return how many episodes that took. `check` may stop it."""
+        return 0
 
     def act(
         self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, mask: Any = None
@@ -96,7 +110,9 @@ class OurPolicy(Policy):
             raise ConfigError(f"{_FIELD}: {str(path)!r} is damaged: {error}") from error
         course = about.curriculum
         trained_on = course["schedule"][course["stage"]]["env_id"] if course else about.env_id
-        return cls(env_id or trained_on, agent, observation_space, action_space)
+        policy = cls(env_id or trained_on, agent, observation_space, action_space)
+        policy.path, policy.step = path, about.step
+        return policy
 
     def make_env(self, lane: FastLane, index: int, gamma: float = 1.0) -> tuple[gymnasium.Env[Any, Any], EpisodeTap]:
         """Make an environment and see to it that the agent fits."""
@@ -126,18 +142,21 @@ class OurPolicy(Policy):
 
 
 class ScriptPolicy(Policy):
-    """The network of an upstream script. It always takes the action that it holds for best."""
+    """The network of an upstream script. Only one of ppo can be sampled; the others give one action."""
 
     def __init__(self, module: Any, algo: str, env_id: str, content: Any, path: Path) -> None:
         """Build the network as the script does and give it the weights that were saved."""
         self.env_id = env_id
+        self.path = path
         self._module = module
         self._algo = algo
         self._settings = module.Args()
+        self._statistics: list[_Frozen] = []
         vector = gymnasium.vector.SyncVectorEnv([self._thunk()])
         try:
             self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
             self._require_actions()
+            self.normalizes = bool(_normalizers(vector.envs[0]))
             weights, options = content, {}
             if isinstance(content, dict) and "model_weights" in content:  # c51 saves its settings, too
                 weights = content["model_weights"]
@@ -159,7 +178,31 @@ class ScriptPolicy(Policy):
         """Make the script's environment; the tap is innermost, where rewards are what the environment gives."""
         with _made_with(lane, index, gamma) as taps:
             env = self._thunk()()
+        for wrapper, known in zip(_normalizers(env), self._statistics, strict=False):
+            wrapper.obs_rms = known
         return env, taps[0]
+
+    def warm_up(self, check: Callable[[], None]) -> int:
+        """Estimate the mean and deviation by which the script's environment normalises observations, then keep them.
+
+        The script saves the network without them. Environments that each began anew would show every episode
+        differently, depending on what was played there before.
+        """
+        if not self.normalizes:
+            return 0
+        env = self._thunk()()
+        try:
+            for seed in range(_WARM_UP_SEED, _WARM_UP_SEED + _WARM_UP_EPISODES):
+                generators = [np.random.default_rng(seed)]  # it sampled in its training, too
+                view, over = env.reset(seed=seed)[0], False
+                while not over:
+                    check()
+                    view, _, terminated, truncated, _ = env.step(self.act([view], generators)[0])
+                    over = terminated or truncated
+        finally:
+            env.close()
+        self._statistics = [_Frozen(wrapper.obs_rms) for wrapper in _normalizers(env)]
+        return _WARM_UP_EPISODES
 
     def act(
         self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, mask: Any = None
@@ -171,8 +214,12 @@ class ScriptPolicy(Policy):
         with torch.no_grad():
             if _SCRIPTS[self._algo] == "QNetwork":
                 return list(self._best(batch).tolist())
-            acts = self._network.actor_mean if self._algo == "ppo_continuous_action" else self._network
-            actions = acts(batch).numpy()
+            acts = self._network.actor_mean if _SCRIPTS[self._algo] == "Agent" else self._network
+            # One by one: rounding depends on the size of a batch, and an episode is to be the same in any.
+            actions = torch.cat([acts(each) for each in batch.split(1)]).numpy()
+            if generators is not None:
+                deviation = self._network.actor_logstd.exp().numpy()[0]
+                actions += [deviation * generator.standard_normal(deviation.shape) for generator in generators]
         space = self.action_space
         return list(np.clip(actions, space.low, space.high).astype(space.dtype))  # type: ignore[attr-defined]
 
@@ -193,6 +240,25 @@ class ScriptPolicy(Policy):
         if wanted != ("discrete" if isinstance(self.action_space, spaces.Discrete) else "continuous"):
             has = text_of(self.action_space)
             raise ConfigError(f"{self._algo} needs a {wanted} action space; {self.env_id} has {has}.")
+
+
+class _Frozen(RunningMeanStd):
+    """Statistics that stay as they are."""
+
+    def __init__(self, found: RunningMeanStd) -> None:
+        self.mean, self.var, self.count = found.mean.copy(), found.var.copy(), found.count
+
+    def update(self, x: Any) -> None:
+        """Learn nothing from what is shown."""
+
+
+def _normalizers(env: gymnasium.Env[Any, Any]) -> list[Any]:
+    """The wrappers of an environment that normalise observations."""
+    found = []
+    while isinstance(env, gymnasium.Wrapper):
+        found += [env] if isinstance(env, NormalizeObservation) else []
+        env = env.env
+    return found
 
 
 @contextmanager
@@ -218,7 +284,7 @@ def load_policy(config: CleanRLWorkerConfig) -> Policy:
     """Load the model that the config names; ConfigError says why it cannot act."""
     if not config.extras.policy_path:
         raise ConfigError(f"{_FIELD}: missing; give the path of a trained model")
-    path = Path(config.extras.policy_path)
+    path = find_model(Path(config.extras.policy_path), _FIELD)
     content = checkpoints.read(path, _FIELD)
     algo = config.algo
     if checkpoints.is_ours(content):
@@ -227,6 +293,11 @@ def load_policy(config: CleanRLWorkerConfig) -> Policy:
                 f"{_FIELD}: {str(path)!r} was saved by ppo, but algo is {algo}: give ppo, or leave it out"
             )
         return OurPolicy.load(content, path, config.env_id)
+    if not config.extras.deterministic and _SCRIPTS.get(algo) in {"QNetwork", "Actor"}:
+        raise ConfigError(
+            f"extras.deterministic: False is not allowed: a model of {algo} gives one action and no distribution to"
+            " sample from; leave it out"
+        )
     if algo not in _SCRIPTS:
         which = ", ".join(_SCRIPTS)
         raise ConfigError(

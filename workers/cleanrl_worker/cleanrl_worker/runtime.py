@@ -5,9 +5,9 @@ shell scripts run in processes of their own, into which hooks are put (`sitecust
 """
 
 import dataclasses
+import hashlib
 import importlib.util
 import platform
-import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -17,18 +17,20 @@ from typing import Any
 
 from cleanrl_worker.analytics import write_manifest
 from cleanrl_worker.availability import find_script, upstream_version
-from cleanrl_worker.checks import check_environment, check_files, library
+from cleanrl_worker.checks import check_environment, library
 from cleanrl_worker.command import arguments_of
 from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.model_files import find_model
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, OURS
 from cleanrl_worker.script import read_script, run_script
 from cleanrl_worker.upstream import judge, run_upstream
+from cleanrl_worker.wrappers.schedule import stages_of
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError
 
 __all__ = ["CleanRLWorkerRuntime", "preflight"]
 
-_SEEDS = 2**31
+_SEEDS = 2**31 - 1
 _PACKAGES = ("torch", "gymnasium", "gym", "numpy")
 
 Context = RunContext[CleanRLWorkerConfig]
@@ -39,16 +41,16 @@ class CleanRLWorkerRuntime:
     """One run."""
 
     def __init__(self, context: Context) -> None:
-        """Take the run's context; a run without a seed gets one."""
-        if context.config.seed is None:
-            config = context.config.model_copy(update={"seed": secrets.randbelow(_SEEDS)})
-            context = dataclasses.replace(context, config=config)
+        """Take the run's context."""
         self._context = context
 
     def run(self) -> None:
-        """Do what the config says."""
+        """Do what the config says; a run without a seed gets one."""
         context, config = self._context, self._context.config
         plan = preflight(config)
+        if config.seed is None:
+            config = config.model_copy(update={"seed": plan.get("seed", drawn_seed(config.run_id))})
+            context = dataclasses.replace(context, config=config)
         mode = _MODES[config.mode] if not _is_upstream(config) else _train_upstream
         context.emitter.run_started(
             config.run_id,
@@ -69,11 +71,15 @@ class CleanRLWorkerRuntime:
         context.emitter.run_completed(step=context.emitter.last_step, episodes=summary.get("episodes"), summary=summary)
 
 
+def drawn_seed(run_id: str) -> int:
+    """Draw a seed from 1, the same in all attempts of a run: 0 means none to the scripts of cleanrl 0.4.8."""
+    return 1 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:8], "big") % _SEEDS
+
+
 def preflight(config: CleanRLWorkerConfig) -> dict[str, Any]:
     """Say what a config would run, or raise ConfigError for what can be known to fail. `--dry-run` does this, too."""
     extras, algorithm = config.extras, DEFAULT_ALGO_REGISTRY[config.algo]
     plan: dict[str, Any] = {"mode": config.mode, "total_steps": config.total_timesteps or None}
-    check_files(config)
     _check_tools(config)
     if config.mode == "script":
         script = read_script(config)
@@ -91,29 +97,41 @@ def preflight(config: CleanRLWorkerConfig) -> dict[str, Any]:
         raise ConfigError(f"algo: {config.algo!r} is not allowed: {config.mode} is there for ppo alone")
     if config.mode == "policy_eval":
         episodes = extras.eval_episodes * extras.eval_repeat
-        return {**plan, "total_steps": None, "total_episodes": episodes, "task": f"evaluation of {extras.policy_path}"}
+        model = find_model(Path(extras.policy_path or ""), "extras.policy_path")
+        return {**plan, "total_steps": None, "total_episodes": episodes, "task": f"evaluation of {model}"}
     if config.mode == "resume_training":
         return {**plan, "module": OURS, **_goes_on(config)}
-    plan["module"] = OURS
     if _is_upstream(config):
         found = find_script(config.algo)
+        check_environment(config.env_id, algorithm)
         plan |= {"module": found.module, "upstream": found.upstream, "arguments": arguments_of(found, config)}
-    schedule = extras.curriculum_schedule
-    stages = [] if schedule is None or isinstance(schedule, str) else [stage.env_id for stage in schedule]
-    for env_id in stages if config.mode == "curriculum" else [config.env_id]:
-        check_environment(env_id, algorithm)
-    where = f"{len(stages)} stages" if stages else schedule if isinstance(schedule, str) else config.env_id
-    return {**plan, "task": f"{config.algo} on {where}"}
+        return {**plan, "task": f"{config.algo} on {config.env_id}"}
+    return {**plan, "module": OURS, "task": f"ppo on {_where(config)}"}
+
+
+def _where(config: CleanRLWorkerConfig) -> str:
+    """Say where our ppo would train, if it can."""
+    from cleanrl_worker.environments import check_for_ppo, check_stages  # noqa: PLC0415 - they import torch
+
+    schedule = config.extras.curriculum_schedule
+    if schedule is None:
+        check_for_ppo(config.env_id)
+        return config.env_id
+    check_stages(stages_of(schedule))
+    return schedule if isinstance(schedule, str) else f"{len(schedule)} stages"
 
 
 def _goes_on(config: CleanRLWorkerConfig) -> dict[str, Any]:
     """What a resumed training is: steps are counted from where the checkpoint's training was."""
-    from cleanrl_worker import checkpoints  # noqa: PLC0415 - it imports torch, which most dry runs need not
+    from cleanrl_worker import checkpoints  # noqa: PLC0415 - it imports torch, which other dry runs need not
 
-    about = checkpoints.load(Path(config.extras.checkpoint_path or ""), "extras.checkpoint_path").about
+    path, field = config.extras.resumed
+    model = find_model(Path(path), field)
+    about = checkpoints.load(model, field).about
     return {
         "total_steps": about.step + config.total_timesteps,
-        "task": f"ppo on {about.env_id}, from step {about.step:,}",
+        "task": f"ppo on {about.env_id}, from step {about.step:,} of {model}",
+        "seed": about.seed,
     }
 
 
@@ -125,6 +143,10 @@ def _is_upstream(config: CleanRLWorkerConfig) -> bool:
 
 def _check_tools(config: CleanRLWorkerConfig) -> None:
     extras = config.extras
+    if config.seed == 0 and _is_upstream(config) and library() == "gym":
+        raise ConfigError(
+            "seed: 0 is not allowed: to cleanrl 0.4.8 it means none, and the clock is taken; give 1 or more"
+        )
     if extras.track_wandb and importlib.util.find_spec("wandb") is None:
         raise ConfigError(
             "extras.track_wandb: wandb is not installed in this profile; leave it out, or add it to the lock"

@@ -13,12 +13,25 @@ _GIVEN = {"env_id": {"type": "string", "minLength": 1}, "total_timesteps": {"typ
 
 
 def complete(
-    schema: dict[str, Any], default_algo: str, needs: Mapping[str, Sequence[str]], cards: Sequence[AlgorithmCard]
+    schema: dict[str, Any],
+    default_algo: str,
+    needs: Mapping[str, Sequence[str]],
+    instead: Mapping[str, str],
+    cards: Sequence[AlgorithmCard],
 ) -> dict[str, Any]:
-    """Add to the schema of CleanRLWorkerConfig what depends on `algo` and `extras.mode`."""
+    """Add to the schema of CleanRLWorkerConfig what depends on `algo` and `extras.mode`.
+
+    `needs` says which fields each mode needs, and `instead` which other one may stand in for one of them.
+    """
     properties = {name: field for name, field in schema["properties"].items() if name != "raw"}
     properties["algo"] = {**properties["algo"], "enum": list(DEFAULT_ALGO_REGISTRY)}
-    modes = [{"if": _mode_is(mode), "then": _required(names)} for mode, names in needs.items()]
+    modes = [
+        {"if": _mode_is(mode, without=instead.get(name)), "then": _required([name])}
+        for mode, names in needs.items()
+        for name in names
+    ]
+    no_training = {**_extras({"mode": {"not": {"const": "train"}}}, ["mode"]), "required": ["extras"]}
+    modes.append({"if": no_training, "then": _extras({"curriculum_schedule": {"const": None}})})
     algorithms = [
         {"if": _algo_is(card.name, default_algo), "then": _extras({"algo_params": _algo_params(card)})}
         for card in cards
@@ -31,15 +44,16 @@ def _extras(properties: dict[str, Any], required: Sequence[str] = ()) -> dict[st
     return {"properties": {"extras": {"properties": properties, "required": list(required)}}}
 
 
-def _mode_is(mode: str) -> dict[str, Any]:
+def _mode_is(mode: str, without: str | None = None) -> dict[str, Any]:
     """What a config of a mode looks like; `train` is the default, and with a schedule it is a curriculum."""
+    absent = {without.removeprefix("extras."): {"enum": [None, ""]}} if without else {}
     if mode == "train":
         return _extras({"mode": {"const": "train"}, "curriculum_schedule": {"const": None}})
     if mode == "curriculum":
         is_given = {"not": {"const": None}}
         found = _extras({"mode": {"const": "train"}, "curriculum_schedule": is_given}, ["curriculum_schedule"])
     else:
-        found = _extras({"mode": {"const": mode}}, ["mode"])
+        found = _extras({"mode": {"const": mode}, **absent}, ["mode"])
     return {**found, "required": ["extras"]}
 
 

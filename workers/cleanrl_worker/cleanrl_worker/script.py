@@ -11,8 +11,8 @@ never does so begins the next phase with each program that starts to train. Step
 to the next. Each phase is an event `phase` and a value of the scalar `progress/phase`.
 
 The script runs with bash in the run's folder, with `extras.script_args` as its arguments. `python` is the one of this
-profile, `$MOSAIC_SEED` the run's seed, `$MOSAIC_UPSTREAM` the checkout of CleanRL, if there is one. If it ends with
-another exit code than 0, the run has failed.
+profile, `$MOSAIC_SEED` the run's seed, `$MOSAIC_UPSTREAM` the checkout of CleanRL, if there is one. A command that
+fails ends it, also one in a pipe (`set +e` undoes that); if it ends with another exit code than 0, the run has failed.
 """
 
 import re
@@ -74,9 +74,10 @@ def run_script(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
     """Run the script to its end, and report its phases."""
     script = read_script(context.config)
     phases = _Phases(context, script.phases)
-    command = ["bash", str(script.path), *context.config.extras.script_args]
+    # A phase that crashed must not be covered up by one that comes after it.
+    command = ["bash", "-e", "-o", "pipefail", str(script.path), *context.config.extras.script_args]
     ending = run_upstream(context, command, on_line=phases.read, look=phases.look)
-    judge(context, script.path.name, ending)
+    judge(context, script.path.name + phases.last if ending.code else script.path.name, ending)
     return {**ending.summary(), "phases": phases.end(ending.steps)}
 
 
@@ -101,6 +102,11 @@ class _Phases:
         names = self._said if self._is_told else self._names[: counters.programs]
         for name in names[len(self._begun) :]:
             self._begin(name, counters.step)
+
+    @property
+    def last(self) -> str:
+        """The phase that began last, in words that come after the name of the script."""
+        return f", phase {self._begun[-1]['name']}," if self._begun else ""
 
     def _begin(self, name: str, step: int) -> None:
         emitter = self._context.emitter

@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import signal
 import sys
@@ -58,6 +59,32 @@ class Hooks:
         registration = importlib.import_module("gymnasium.envs.registration")
         make = registration.make
         registration.make = gymnasium.make = self._reporting(make, functools.partial(_make, make))  # type: ignore[attr-defined]
+        if hasattr(registration, "make_vec"):
+            registration.make_vec = gymnasium.make_vec = self._reporting_vector(registration.make_vec)  # type: ignore[attr-defined]
+
+    def _reporting_vector(self, make_vec: Callable[..., Any]) -> Callable[..., Any]:
+        """As above, for what makes environments without `make`: ours is the first wrapper that it puts around each."""
+        signature = inspect.signature(make_vec)
+
+        @functools.wraps(make_vec)
+        def reporting_make_vec(*args: Any, **kwargs: Any) -> Any:
+            call = signature.bind(*args, **kwargs)
+            if call.arguments.get("vectorization_mode") != "custom":  # its class is the environment's own affair
+                call.arguments["wrappers"] = [self._tapped, *(call.arguments.get("wrappers") or ())]
+            return make_vec(*call.args, **call.kwargs)
+
+        return reporting_make_vec
+
+    def _tapped(self, env: Any) -> Any:
+        """Return an environment that reports, or if that is impossible, one that does not."""
+        reporter = self.reporter
+        if reporter is None:
+            return env
+        try:
+            return reporter.tap(env)
+        except Exception as error:
+            reporter.say_once("an environment does not report", error)
+            return env
 
     def hook_gym(self, gym: ModuleType) -> None:
         """As above, for old gym, whose environments render without being told so beforehand."""
@@ -79,13 +106,7 @@ class Hooks:
                 env = make(reporter is not None and reporter.lane is not None, *args, **kwargs)
             finally:
                 self._making.inside = False
-            if reporter is None:
-                return env
-            try:
-                return reporter.tap(env)
-            except Exception as error:
-                reporter.say_once("an environment does not report", error)
-                return env
+            return self._tapped(env)
 
         return reporting_make
 

@@ -10,6 +10,7 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -173,7 +174,7 @@ def _environ(context: Context, counters: Counters) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _counters(run_dir: Path) -> Iterator[Counters]:
-    folder = run_dir / f".training-{os.getpid()}"
+    folder = tempfile.mkdtemp(prefix=".training-", dir=run_dir)  # one that a killed worker left may still be there
     try:
         yield Counters(folder, create=True)
     finally:

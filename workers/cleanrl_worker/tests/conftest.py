@@ -35,22 +35,19 @@ REFUSALS = """
 import json, os
 from pathlib import Path
 from cleanrl_worker import get_worker_metadata
-from cleanrl_worker.algorithms.ppo_with_save import run_training
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.evaluation import run_batched_evaluation
-from cleanrl_worker.wrappers.curriculum import run_curriculum_training
+from cleanrl_worker.runtime import CleanRLWorkerRuntime
 from mosaic_worker.config import parse_config
 from mosaic_worker.context import RunContext
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.stop import Stop
-nowhere, said = Emitter(os.open(os.devnull, os.O_WRONLY)), []
-modes = {{"policy_eval": run_batched_evaluation, "curriculum": run_curriculum_training}}
+nowhere, said = os.open(os.devnull, os.O_WRONLY), []
 for given in {configs!r}:
     try:
         config = parse_config(CleanRLWorkerConfig, {{"run_id": "r1", **given}}, {{}})
-        context = RunContext(get_worker_metadata(), config, nowhere, Stop(), Path.cwd())
-        modes.get(config.mode, run_training)(context)
+        context = RunContext(get_worker_metadata(), config, Emitter(nowhere), Stop(), Path.cwd())
+        CleanRLWorkerRuntime(context).run()
         said.append("it ran")
     except ConfigError as error:
         said.append(str(error))
@@ -171,10 +168,10 @@ class Running:
             time.sleep(0.01)
         return found
 
-    def signal(self, number):
+    def signal(self, number, deadline_s=60):
         """Send a signal and wait for the end; return the exit code."""
         self._process.send_signal(number)
-        return self._process.wait(timeout=60)
+        return self._process.wait(timeout=deadline_s)
 
 
 def by_name(text):

@@ -282,7 +282,14 @@ def test_schema_and_worker_agree_on_what_each_mode_needs(worker_of):
             assert not validator.is_valid(less), less
             code, answer = worker.dry_run(**less)
             assert code == 2
-            assert f"{name} is missing: " in answer["problems"][0], answer
+            assert answer["problems"][0].partition(": ")[0].endswith(name), answer
+            assert answer["problems"][0].endswith(" needs it"), answer
+    resumed = {"algo": "ppo", "total_timesteps": 1, "extras": {"mode": "resume_training", "policy_path": "x"}}
+    assert validator.is_valid(resumed), "it may stand in for checkpoint_path"
+    assert worker.dry_run(**resumed)[1]["problems"] == ["extras.policy_path: 'x': no such file"]
+    resumed["extras"]["curriculum_schedule"] = stages
+    assert not validator.is_valid(resumed)
+    assert worker.dry_run(**resumed)[1]["problems"][0].startswith("extras.curriculum_schedule: ")
 
 
 def test_algorithm_that_cannot_run_here_is_refused_before_anything_starts(worker_of):

@@ -117,6 +117,10 @@ NOT_READABLE = (
         "extras.curriculum_schedule.1.env_id: 'MiniGrid-Empty-5x5-v9'",
     ),
     ([TWO_STAGES[0], {"env_id": "CartPole-v1"}], "extras.curriculum_schedule.1.env_id: CartPole-v1 has"),
+    (
+        [TWO_STAGES[0], {"env_id": "Pendulum-v1"}],
+        "extras.curriculum_schedule.1.env_id: ppo needs a discrete action space; Pendulum-v1 has",
+    ),
 )
 
 
@@ -124,9 +128,10 @@ def test_a_schedule_that_cannot_be_read_or_played_is_refused_by_name(cleanrl):
     given = [{"algo": "ppo", "total_timesteps": 9, "extras": {"curriculum_schedule": s}} for s, _ in NOT_READABLE]
     for (schedule, message), text in zip(NOT_READABLE, cleanrl.refusals(*given), strict=True):
         assert message in text, schedule
-    code, answer = cleanrl.dry_run(**given[0])
-    assert code == 2
-    assert NOT_READABLE[0][1] in answer["problems"][0]
+    for number in (0, -3, -2, -1):  # a dry run refuses what a run refuses: of what is written, and of what is played
+        code, answer = cleanrl.dry_run(**given[number])
+        assert code == 2
+        assert NOT_READABLE[number][1] in answer["problems"][0]
 
 
 def test_conditions_and_presets(cleanrl):

@@ -61,10 +61,32 @@ def test_repeats_play_the_same_episodes_and_samples_differ_between_them(cleanrl,
     assert by_seed({"episode": first}) != by_seed({"episode": second})
 
 
+def test_it_says_which_model_of_a_folder_it_took(cleanrl, tmp_path):
+    schedule = {"checkpoint_every": 1, "algo_params": {"num_envs": 1, "num_steps": 9}}
+    cleanrl.run(algo="ppo", env_id="CartPole-v1", total_timesteps=18, seed=1, extras=schedule)
+    for attempt, step in (("1", 18), ("2", 9), ("10", 9), ("10", 18)):
+        (tmp_path / "runs" / attempt / "checkpoints").mkdir(parents=True, exist_ok=True)
+        name = f"checkpoints/step-{step}.cleanrl_model"
+        (tmp_path / "runs" / attempt / name).write_bytes((tmp_path / name).read_bytes())
+    os.utime(tmp_path / "runs/1/checkpoints/step-18.cleanrl_model")
+    os.utime(tmp_path / "runs/10/checkpoints/step-9.cleanrl_model")  # the youngest file is not the newest checkpoint
+    taken = str(tmp_path / "runs/10/checkpoints/step-18.cleanrl_model")
+    events = evaluate(cleanrl, str(tmp_path / "runs"), eval_episodes=1)
+    assert [(event["path"], event["trained_steps"]) for event in events["checkpoint_loaded"]] == [(taken, 18)]
+    assert events["run_started"][0]["task"] == f"evaluation of {taken}"
+    assert events["run_completed"][0]["step"] == events["episode"][0]["length"], "its own steps, not the training's"
+    extras = {"mode": "resume_training", "policy_path": str(tmp_path / "runs")}
+    events = cleanrl.run(algo="ppo", total_timesteps=9, extras=extras)
+    assert [(event["path"], event["step"]) for event in events["checkpoint_loaded"]] == [(taken, 18)]
+    assert events["run_started"][0]["task"] == f"ppo on CartPole-v1, from step 18 of {taken}"
+    assert events["run_started"][0]["seed"] == 1, "that of the checkpoint"
+
+
 def test_videos_of_the_best_and_the_worst_episode(cleanrl, trained, tmp_path):
-    events = evaluate(cleanrl, trained, eval_episodes=3, eval_num_envs=1, capture_video=True)
+    events = evaluate(cleanrl, trained, eval_episodes=12, capture_video=True, fastlane_slot=3)
     videos = {event["info"]["why"]: event for event in events["artifact"] if event["kind"] == "video"}
     returns = [event["return"] for event in events["episode"]]
+    assert len(set(returns)) > 3
     assert videos["best"]["info"]["return"] == max(returns)
     assert videos["worst"]["info"]["return"] == min(returns)
     assert b"acTL" in (tmp_path / videos["best"]["path"]).read_bytes()
@@ -118,6 +140,76 @@ def trained_by_script(worker, algo, env_id, *arguments):
     return str(path)
 
 
+PENDULUM_SPACES = {
+    "observation_space": {"type": "Box", "low": -8, "high": 8, "shape": [3], "dtype": "float32"},
+    "action_space": {"type": "Box", "low": -2, "high": 2, "shape": [1], "dtype": "float32"},
+}
+NORMALIZING = """
+import gymnasium as gym, numpy as np, torch
+class Args:
+    gamma = 0.99
+def make_env(env_id, idx, capture_video, run_name, gamma):
+    def thunk():
+        env = gym.wrappers.NormalizeObservation(gym.make(env_id))
+        return gym.wrappers.TransformObservation(env, lambda obs: np.clip(obs, -10, 10))
+    return thunk
+class Agent(torch.nn.Module):
+    def __init__(self, envs):
+        super().__init__()
+        self.actor_mean = torch.nn.Linear(3, 1)
+        self.actor_logstd = torch.nn.Parameter(torch.zeros(1, 1))
+"""
+
+
+@pytest.fixture
+def normalizing(cleanrl, tmp_path):
+    """A config of a model whose script normalises observations and does not save by what."""
+    (tmp_path / "upstream" / "cleanrl").mkdir(parents=True)
+    (tmp_path / "upstream" / "cleanrl" / "ppo_continuous_action.py").write_text(NORMALIZING)
+    cleanrl.environ["MOSAIC_UPSTREAM"] = str(tmp_path / "upstream")
+    weights = "{'actor_mean.weight': torch.tensor([[0.5, -2.0, -1.0]]), 'actor_mean.bias': torch.zeros(1), "
+    weights += "'actor_logstd': torch.full((1, 1), -1.0)}"
+    cleanrl.python_says(f"import torch\ntorch.save({weights}, 'it.cleanrl_model')\nprint(0)")
+    return {"algo": "ppo_continuous_action", "env_id": "Pendulum-v1"}, str(tmp_path / "it.cleanrl_model")
+
+
+def require_same_returns_in_all_batches(worker, config, path):
+    runs = []
+    for seed, episodes, batch in ((100, 6, 1), (100, 6, 4), (103, 3, 3)):
+        extras = {"mode": "policy_eval", "policy_path": path, "eval_episodes": episodes, "eval_num_envs": batch}
+        runs.append(worker.run(**config, seed=seed, extras=extras))
+    one_by_one, batched, shard = map(by_seed, runs)
+    assert sorted(one_by_one) == list(range(100, 106))
+    assert batched == one_by_one
+    assert shard == {seed: one_by_one[seed] for seed in (103, 104, 105)}
+    assert len({value for value, _ in one_by_one.values()}) == 6
+    (said,) = [event["message"] for event in runs[0]["log"] if event["level"] == "warning"]
+    assert "they were estimated anew, over 20 episodes with the model" in said
+
+
+def test_statistics_that_a_script_did_not_save_are_estimated_once_for_all_environments(cleanrl, normalizing):
+    config, path = normalizing
+    require_same_returns_in_all_batches(cleanrl, config, path)
+    reset, extras = {"cmd": "reset", "seed": 5}, {"mode": "interactive", "policy_path": path}
+    first, _, again, guest = cleanrl.talk(
+        reset, {"cmd": "step"}, reset, {"cmd": "init_agent", **PENDULUM_SPACES}, **config, extras=extras
+    )
+    assert first == again, "what was played in between changes nothing"
+    assert "observations that its own environment normalises" in guest["message"]
+
+
+def test_a_model_of_ppo_continuous_action_can_be_sampled(cleanrl, normalizing):
+    config, path = normalizing
+    extras = {"mode": "policy_eval", "policy_path": path, "eval_episodes": 3}
+    greedy = by_seed(cleanrl.run(**config, seed=100, extras=extras))
+    samples = [
+        by_seed(cleanrl.run(**config, seed=100, extras={**extras, "deterministic": False, "eval_num_envs": batch}))
+        for batch in (1, 3)
+    ]
+    assert samples[0] == samples[1]
+    assert all(samples[0][seed] != greedy[seed] for seed in greedy)
+
+
 @NEEDS_CHECKOUT
 def test_a_model_that_dqn_saved_acts_as_dqn_says_it_does(cleanrl):
     steps = ("--total-timesteps", 12_000, "--learning-starts", 1000, "--learning-rate", 1e-3)
@@ -152,9 +244,11 @@ print(json.dumps(total))
         extras={"policy_path": path, "mode": "interactive"},
     )
     assert [answer["type"] for answer in answers] == ["reset", "step"]
-    other, continuous = cleanrl.refusals(
-        *({"algo": "dqn", "env_id": name, "extras": extras} for name in ("Acrobot-v1", "Pendulum-v1"))
+    sampled = {"algo": "dqn", "env_id": "CartPole-v1", "extras": {**extras, "deterministic": False}}
+    other, continuous, undecided = cleanrl.refusals(
+        *({"algo": "dqn", "env_id": name, "extras": extras} for name in ("Acrobot-v1", "Pendulum-v1")), sampled
     )
+    assert undecided.startswith("extras.deterministic: False is not allowed: a model of dqn gives one action")
     assert "is no model of dqn on Acrobot-v1" in other
     assert "dqn needs a discrete action space; Pendulum-v1 has Box(-2.0, 2.0, (1,))" in continuous
 
@@ -182,3 +276,5 @@ def test_models_of_other_scripts_act(cleanrl, algo, env_id, arguments):
         assert {event["length"] for event in events["episode"]} == {200}
         assert all(-2000 < event["return"] < 0 for event in events["episode"]), "raw rewards, not normalised ones"
     assert Path(path).name == f"{algo}.cleanrl_model"
+    if algo == "ppo_continuous_action":
+        require_same_returns_in_all_batches(cleanrl, {"algo": algo, "env_id": env_id}, path)

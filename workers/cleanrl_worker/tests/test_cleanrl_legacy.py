@@ -58,6 +58,13 @@ def test_dqn_learns_cartpole(worker):
     assert late > 100
 
 
+def test_seed_0_is_refused_because_the_scripts_take_it_for_none(worker):
+    refused = worker.run("--dry-run", code=2, algo="dqn", env_id=CARTPOLE, total_timesteps=100, seed=0).events[0]
+    assert refused["problems"] == [
+        "seed: 0 is not allowed: to cleanrl 0.4.8 it means none, and the clock is taken; give 1 or more"
+    ]
+
+
 def test_what_old_gym_cannot_do_is_refused(worker):
     pendulum = worker.run("--dry-run", code=2, algo="dqn", env_id=PENDULUM, total_timesteps=100).events[0]
     assert pendulum["problems"] == [

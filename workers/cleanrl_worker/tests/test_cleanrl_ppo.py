@@ -168,6 +168,10 @@ REFUSED = (
     ),
     ({"env_id": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
     ({"env_id": "no_such_module:X-v0"}, "module 'no_such_module' cannot be imported"),
+    (
+        {"env_id": "broken_module:X-v0"},
+        "env_id: 'broken_module:X-v0': module 'broken_module' cannot be imported: ZeroDivisionError: division by zero",
+    ),
     ({"env_id": "ALE/Pong-v5"}, "Try ppo_atari."),
     ({"extras": {"algo_params": {"learning_rat": 1}}}, "did you mean 'learning_rate'?"),
     (
@@ -180,14 +184,18 @@ REFUSED = (
 )
 
 
-def test_what_cannot_run_is_refused_before_anything_is_played(cleanrl):
+def test_what_cannot_run_is_refused_before_anything_is_played(cleanrl, tmp_path):
+    (tmp_path / "broken_module.py").write_text("1 / 0\n")
     said = cleanrl.refusals(*({**QUICK, **config} for config, _ in REFUSED))
     for (config, message), text in zip(REFUSED, said, strict=True):
         assert message in text, config
 
 
-def test_a_refusal_is_a_configuration_error(cleanrl):
-    assert "Pendulum-v1 has Box(-2.0, 2.0, (1,))" in cleanrl.refusal(**{**QUICK, "env_id": "Pendulum-v1"})
+def test_a_refusal_is_a_configuration_error_and_a_dry_run_says_the_same(cleanrl):
+    for env_id, said in (("Pendulum-v1", "Try ppo_continuous_action."), ("ALE/Pong-v5", "Try ppo_atari.")):
+        error = cleanrl.refusal(**{**QUICK, "env_id": env_id})
+        assert error.endswith(said)
+        assert cleanrl.dry_run(**{**QUICK, "env_id": env_id})[1]["problems"] == [error]
 
 
 def test_settings_may_come_as_yaml_gives_them(cleanrl):

@@ -10,6 +10,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LONG = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1_000_000, "seed": 1}
 QUICK = {**LONG, "total_timesteps": 2048}
+KEPT = 10
+"""The default of checkpoint_keep."""
+GRACE_S = 10
+"""So long the platform waits after SIGTERM."""
 MALICE = """
 import os, pickle
 class Bomb:
@@ -49,6 +53,28 @@ def test_sigterm_saves_a_checkpoint_and_another_attempt_goes_on_from_it(cleanrl,
     assert after["episode"][0]["episode"] > events["episode"][-1]["episode"], "episodes are counted on"
 
 
+def test_sigterm_in_a_long_update_saves_what_was_learned_before_it(worker_in, tmp_path):
+    # An episode of MountainCar takes 200 steps, if nobody knows how to drive: with its end, the update begins.
+    config = {"algo": "ppo", "env_id": "MountainCar-v0", "total_timesteps": 400, "seed": 1}
+    first = worker_in(tmp_path / "first")
+    params = {"num_envs": 1, "num_steps": 200}
+    before = first.run(**config, extras={"algo_params": params})["checkpoint_saved"][-1]
+    path = str(first.folder / before["path"])
+    endless = {"mode": "resume_training", "checkpoint_path": path, "algo_params": {"update_epochs": 1_000_000_000}}
+    second = worker_in(tmp_path / "second")
+    with second.start(**config, extras=endless) as run:
+        run.wait_until(lambda events: events.get("episode"))
+        assert run.signal(signal.SIGTERM, deadline_s=GRACE_S) == 143
+        events = run.events()
+    assert "scalars" not in events, "the update was not finished"
+    (saved,) = events["checkpoint_saved"]
+    assert (before["step"], saved["step"]) == (400, 400)
+    third = worker_in(tmp_path / "third")
+    extras = {"mode": "resume_training", "checkpoint_path": str(second.folder / saved["path"])}
+    after = third.run(algo="ppo", total_timesteps=200, extras={**extras, "algo_params": {"update_epochs": 1}})
+    assert [event["step"] for event in after["scalars"]] == [600]
+
+
 def test_a_new_attempt_has_the_budget_of_the_one_before(cleanrl, tmp_path):
     whole = cleanrl.run(**QUICK, extras={"checkpoint_every": 512})
     assert [event["step"] for event in whole["checkpoint_saved"]] == [512, 1024, 1536, 2048]
@@ -62,6 +88,13 @@ def test_a_new_attempt_has_the_budget_of_the_one_before(cleanrl, tmp_path):
     assert "scalars" not in again, "there was nothing left to do"
 
 
+def test_of_all_checkpoints_the_newest_are_kept(cleanrl, tmp_path):
+    events = cleanrl.run(**QUICK, extras={"checkpoint_every": 512, "checkpoint_keep": 2})
+    assert [event["step"] for event in events["checkpoint_saved"]] == [512, 1024, 1536, 2048]
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert kept == {"step-1536.cleanrl_model", "step-2048.cleanrl_model"}
+
+
 def test_kill_9_at_any_moment_leaves_whole_checkpoints_and_the_steps_add_up(worker_in, tmp_path):
     # Almost all of its time this run is saving, so that most kills come in the middle of it.
     often = {"checkpoint_every": 1, "algo_params": {"num_steps": 2, "num_minibatches": 1, "update_epochs": 1}}
@@ -69,7 +102,7 @@ def test_kill_9_at_any_moment_leaves_whole_checkpoints_and_the_steps_add_up(work
     for attempt in range(4):
         worker = worker_in(tmp_path / f"attempt-{attempt}")
         with worker.start(**LONG, extras=often, **({"resume": given} if given else {})) as run:
-            count = moments.randint(5, 60)
+            count = moments.randint(2 * KEPT, 6 * KEPT)
             run.wait_until(lambda events, count=count: len(events.get("checkpoint_saved", [])) > count)
             assert run.signal(signal.SIGKILL) == -signal.SIGKILL
             events = run.events()
@@ -86,7 +119,8 @@ print(json.dumps([load(p, "it").about.step for p in Path("checkpoints").glob("st
 """
         whole = worker.python_says(code)
         assert max(whole) == kept
-        assert set(told) <= set(whole), "every file under a final name can be read"
+        assert set(told[-KEPT:]) <= set(whole), "every file under a final name can be read"
+        assert len(whole) <= KEPT + 1, "the oldest goes when a new one is there and reported"
         given, step = resume(path, kept), kept
     worker = worker_in(tmp_path / "last")
     # The checkpoint knows the budget: half of the test's time would go into a million steps, so it is lowered there.

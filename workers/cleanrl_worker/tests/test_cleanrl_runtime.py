@@ -11,6 +11,7 @@ from upstream_runs import Worker, checkout_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 DQN = {"algo": "dqn", "env_id": "CartPole-v1", "total_timesteps": 300, "seed": 3}
+TWO = [{"env_id": "CartPole-v1", "steps": 10}, {"env_id": "CartPole-v1"}]
 FAULT = {"algo": "c51", "env_id": "CartPole-v1", "total_timesteps": 100, "seed": 3}
 
 
@@ -58,11 +59,19 @@ def test_run_started_says_what_runs_and_a_seed_is_drawn_and_used(worker):
     started = done.one("run_started")
     assert (started["task"], started["env_id"], started["total_steps"]) == ("dqn on CartPole-v1", "CartPole-v1", 300)
     assert {"python", "torch", "gymnasium", "numpy"} <= started["versions"].keys()
-    assert started["seed"] == started["config"]["seed"] >= 0
+    assert started["seed"] == started["config"]["seed"] > 0
     (folder,) = (done.folder / "logs" / "tb").iterdir()
     assert folder.name.startswith(f"CartPole-v1__dqn__{started['seed']}__")
     assert done.events[-1]["event"] == "run_completed"
     assert [e["path"] for e in done.all("artifact") if e["kind"] == "manifest"] == ["analytics.json"]
+
+
+def test_a_drawn_seed_is_the_same_in_every_attempt_of_a_run_and_another_in_another_run(tmp_path):
+    upstream, seeds = checkout_of(tmp_path / "upstream"), []
+    for number, run_id in enumerate(("one", "one", "two")):
+        worker = Worker("default", tmp_path / str(number), upstream)
+        seeds.append(worker.run(**{**DQN, "seed": None, "run_id": run_id}).one("run_started")["seed"])
+    assert seeds[0] == seeds[1] != seeds[2]
 
 
 def test_a_nested_config_runs_too(worker):
@@ -144,7 +153,16 @@ def test_hyperparameters_are_refused_by_name(worker):
             "extras.checkpoint_path: '/not/there'",
         ),
         ({"extras": {"fastlane_video_mode": "double"}}, "extras.fastlane_video_mode: 'double' is not allowed"),
-        ({"total_timesteps": 0}, "total_timesteps is missing"),
+        ({"total_timesteps": 0}, "total_timesteps: 0 is not allowed: train needs it"),
+        ({"env_id": ""}, "env_id: '' is not allowed: train needs it"),
+        (
+            {"algo": "ppo", "extras": {"mode": "resume_training", "checkpoint_path": "x", "curriculum_schedule": TWO}},
+            "is not allowed: the checkpoint has the schedule; leave it out",
+        ),
+        (
+            {"extras": {"mode": "policy_eval", "policy_path": "x", "curriculum_schedule": "BABYAI_GOTO_CURRICULUM"}},
+            "extras.curriculum_schedule: 'BABYAI_GOTO_CURRICULUM' is not allowed: policy_eval follows none",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused(worker, config, message):

@@ -89,6 +89,52 @@ def test_another_exit_code_than_0_is_a_failure_with_the_last_lines(worker, scrip
     assert done.one("run_failed")["category"] == "application"
 
 
+CRASH = 'python "$MOSAIC_UPSTREAM/cleanrl/c51.py" --fault crash --total-timesteps 100'
+
+
+@pytest.mark.parametrize("command", [CRASH, f"{CRASH} | cat"])
+def test_a_phase_that_crashes_ends_the_script_and_is_named(worker, script, command):
+    text = f'# @phases one, two\necho "@phase one"\n{command}\necho "@phase two"\n{TRAIN} 300\n'
+    done = worker.run(code=1, **script(text))
+    first, *rest = done.error.splitlines()
+    assert first == "train.sh, phase one, ended with exit code 1: RuntimeError: the sky fell"
+    assert any('raise RuntimeError("the sky fell")' in line for line in rest)
+    assert phases(done) == [(1, 2, "one")]
+
+
+def test_a_script_may_say_that_a_failure_does_not_matter(worker, script):
+    done = worker.run(**script(f"set +e\n{CRASH}\n{TRAIN} 300\n"))
+    assert done.one("run_completed")["step"] == 400
+
+
+OWN = """
+import gymnasium
+from gymnasium.wrappers import TransformReward
+from torch.utils.tensorboard import SummaryWriter
+if __name__ == "__main__":
+    wrappers = [lambda env: TransformReward(env, lambda reward: 7 * reward)]
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="MODE", wrappers=wrappers)
+    envs.reset(seed=1)
+    ended = 0
+    for _ in range(300):
+        _, _, terminated, truncated, _ = envs.step(envs.action_space.sample())
+        ended += int((terminated | truncated).sum())
+    envs.close()
+    print("ended", ended)
+    SummaryWriter("runs/own").add_scalar("losses/loss", 1.0, 600)
+"""
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_environments_made_all_at_once_report_too(worker, script, tmp_path, mode):
+    (tmp_path / "own.py").write_text(OWN.replace("MODE", mode))
+    done = worker.run(**script(f'python "{tmp_path}/own.py"\n'))
+    ended = int(done.log.split("ended ")[1].split()[0])
+    assert len(done.all("episode")) == ended > 10
+    assert all(event["return"] == event["length"] for event in done.all("episode")), "what the environment gives"
+    assert done.one("run_completed")["step"] == 600
+
+
 def test_a_script_that_trains_nothing_has_failed(worker, script):
     error = worker.run(code=1, **script("echo done\n")).error
     assert error.startswith("train.sh ended with exit code 0 but reported no episode and no loss")

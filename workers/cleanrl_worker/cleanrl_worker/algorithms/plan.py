@@ -10,6 +10,7 @@ import torch
 from cleanrl_worker import checkpoints
 from cleanrl_worker.checkpoints import Checkpoint
 from cleanrl_worker.config import CleanRLWorkerConfig
+from cleanrl_worker.model_files import find_model
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError
 
@@ -49,6 +50,8 @@ def plan_of(context: RunContext[CleanRLWorkerConfig], settings: type[Args], firs
     """Find out what to do. `first_env_id` is the environment of a curriculum's first stage, if there is one."""
     config = context.config
     path, field = _checkpoint_path(context)
+    if path is not None:
+        path = find_model(path, field)
     saved = checkpoints.load(path, field) if path is not None else None
     env_id = first_env_id or config.env_id
     if saved is None:
@@ -71,8 +74,9 @@ def plan_of(context: RunContext[CleanRLWorkerConfig], settings: type[Args], firs
 def _checkpoint_path(context: RunContext[CleanRLWorkerConfig]) -> tuple[Path | None, str]:
     if context.resume is not None:
         return context.resume.path, "resume.path"
-    if context.config.mode == "resume_training" and context.config.extras.checkpoint_path:
-        return Path(context.config.extras.checkpoint_path), "extras.checkpoint_path"
+    if context.config.mode == "resume_training":
+        path, field = context.config.extras.resumed
+        return Path(path), field
     return None, ""
 
 

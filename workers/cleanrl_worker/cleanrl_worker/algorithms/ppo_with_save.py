@@ -133,10 +133,7 @@ def train(
     """Run the loop: play, learn, report, save. `course` is the curriculum behind the environments, if there is one."""
     use_threads()
     args, saved = plan.args, plan.checkpoint
-    random.seed(args.seed)
-    np.random.seed(args.seed)  # noqa: NPY002 - what libraries use that do not know better
-    torch.manual_seed(args.seed)
-    torch.backends.cudnn.deterministic = args.torch_deterministic
+    _seed(args)
     reporter = Reporter(context, asdict(args), plan.step, saved.about.episodes if saved else 0)
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
@@ -158,6 +155,7 @@ def train(
         def save() -> str:
             path = state.save(context.run_dir / "checkpoints", learned, reporter.episodes, course and course.state())
             context.emitter.checkpoint_saved(path.relative_to(context.run_dir), step=learned)
+            state.forget(context.config.extras.checkpoint_keep)
             return str(path.relative_to(context.run_dir))
 
         every, began = context.config.extras.checkpoint_every, time.perf_counter()
@@ -167,9 +165,10 @@ def train(
             optimizer.param_groups[0]["lr"] = rate
             length = min(args.num_steps, math.ceil((plan.target - learned) / args.num_envs))
             rollout = _play(envs, agent, views, length, reporter, context.stop, args.reward_scale)
-            if rollout is None:  # asked to stop: what was not learned from is dropped
+            after = torch.as_tensor(np.stack(views))
+            figures = rollout and _learn(agent, optimizer, rollout, after, args, context.stop)
+            if figures is None:  # asked to stop: what was not wholly learned from does not count, and is played again
                 break
-            figures = _learn(agent, optimizer, rollout, torch.as_tensor(np.stack(views)), args)
             learned = reporter.step
             speed = (learned - plan.step) / (time.perf_counter() - began)
             reporter.scalars({**figures, "charts/learning_rate": rate, "charts/SPS": int(speed)})
@@ -191,6 +190,13 @@ def train(
         "steps_per_s": round((learned - plan.step) / seconds, 1) if learned > plan.step else None,
         "checkpoint": path,
     }
+
+
+def _seed(args: Args) -> None:
+    random.seed(args.seed)
+    np.random.seed(args.seed)  # noqa: NPY002 - what libraries use that do not know better
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.deterministic = args.torch_deterministic
 
 
 def _play(
@@ -230,16 +236,19 @@ def _play(
             if terminated or truncated:
                 rollout.ends[at, index] = 1.0
                 if truncated and not terminated:
-                    rollout.cut.append((at, index, view))
+                    rollout.cut.append((at, index, np.array(view)))  # a reset may write to the same array
                 view, _ = env.reset()
             views[index] = view
     return rollout
 
 
 def _learn(
-    agent: Agent, optimizer: torch.optim.Optimizer, rollout: Rollout, after: Tensor, args: Args
-) -> dict[str, float]:
-    """Improve the agent with what was played; `after` is what the environments show now. Returns the figures."""
+    agent: Agent, optimizer: torch.optim.Optimizer, rollout: Rollout, after: Tensor, args: Args, stop: Any
+) -> dict[str, float] | None:
+    """Improve the agent with what was played; `after` is what the environments show now.
+
+    Returns the figures; None if it was asked to stop, which an update of minutes must not keep waiting.
+    """
     device = next(agent.parameters()).device
     observations = torch.from_numpy(rollout.observations).flatten(0, 1).to(device)
     actions = torch.from_numpy(rollout.actions).flatten().to(device)
@@ -261,6 +270,8 @@ def _learn(
         order = torch.randperm(len(actions)).to(device)
         shuffled = (column[order].split(size) for column in (observations, actions, before, advantage, returns, values))
         for minibatch in zip(*shuffled, strict=True):
+            if stop.requested:
+                return None
             figures += [_step(agent, optimizer, args, *minibatch)]
         if args.target_kl is not None and float(figures[-1][4]) > args.target_kl:
             break

@@ -2,7 +2,7 @@
 
 import json
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class TrainingState:
     envs: list[gymnasium.Env[Any, Any]]
     agent: Agent
     optimizer: torch.optim.Optimizer
+    saved: list[Path] = field(default_factory=list)
+    """The checkpoints of this attempt that are there, newest last."""
 
     def save(self, folder: Path, step: int, episodes: int, curriculum: dict[str, Any] | None) -> Path:
         """Write a checkpoint."""
@@ -46,7 +48,13 @@ class TrainingState:
             curriculum=curriculum,
         )
         weights, optimizer = self.agent.state_dict(), self.optimizer.state_dict()
-        return checkpoints.save(Checkpoint(about, weights, optimizer, torch.get_rng_state()), folder)
+        self.saved.append(checkpoints.save(Checkpoint(about, weights, optimizer, torch.get_rng_state()), folder))
+        return self.saved[-1]
+
+    def forget(self, keep: int) -> None:
+        """Remove all checkpoints of this attempt but the newest so many."""
+        while len(self.saved) > keep:
+            self.saved.pop(0).unlink(missing_ok=True)
 
     def restore(self, saved: Checkpoint) -> None:
         """Put everything back as it was, but for episodes under way, which begin again; refuse what does not fit."""

@@ -20,9 +20,8 @@ from syllabus.task_space import DiscreteTaskSpace
 from cleanrl_worker.algorithms.plan import Plan, plan_of
 from cleanrl_worker.algorithms.ppo_with_save import VIDEOS, Args, OnEnd, train
 from cleanrl_worker.algorithms.reporting import Reporter
-from cleanrl_worker.checks import text_of
 from cleanrl_worker.config import CleanRLWorkerConfig, Stage
-from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make, make_lane
+from cleanrl_worker.environments import EpisodeTap, check_stages, fit_to_agent, make, make_lane
 from cleanrl_worker.wrappers.schedule import (
     BABYAI_DOORKEY_CURRICULUM,
     BABYAI_GOTO_CURRICULUM,
@@ -42,8 +41,6 @@ __all__ = [
     "continue_curriculum",
     "run_curriculum_training",
 ]
-
-_FIELD = "extras.curriculum_schedule"
 
 # Syllabus takes shared memory when it is imported, for evaluators that we do not use, and never gives it back.
 evaluator.GymnasiumEvaluationWrapper.env_count.shm.unlink()
@@ -185,7 +182,7 @@ def _train(context: RunContext[CleanRLWorkerConfig], plan: Plan[Args], stages: l
         given = [stage.model_dump(exclude_none=True) for stage in stages]
         if saved is None or saved["schedule"] != given:
             raise ConfigError(f"{plan.field}: {plan.checkpoint_path!r} was saved by a training with another schedule")
-    _check_stages(stages)
+    check_stages(stages)
     curriculum = StagedCurriculum(stages)
     lane = make_lane(context, VIDEOS)
 
@@ -199,22 +196,3 @@ def _train(context: RunContext[CleanRLWorkerConfig], plan: Plan[Args], stages: l
 
     summary = train(context, plan, make_env, curriculum)
     return {**summary, "stage": curriculum.stage + 1, "stages": len(stages)}
-
-
-def _check_stages(stages: list[Stage]) -> None:
-    """Refuse a schedule before the training if one agent cannot go through all of it."""
-    first = None
-    for number, stage in enumerate(stages):
-        env = make(stage.env_id, render=False, field=f"{_FIELD}.{number}.env_id")
-        try:
-            env, _ = fit_to_agent(env, stage.env_id)
-            spaces = env.observation_space, env.action_space
-        finally:
-            env.close()
-        first = first or spaces
-        if spaces != first:
-            there, here = " and ".join(map(text_of, first)), " and ".join(map(text_of, spaces))
-            raise ConfigError(
-                f"{_FIELD}.{number}.env_id: {stage.env_id} has {here}, but {stages[0].env_id} has {there}: one agent"
-                " cannot learn both"
-            )
