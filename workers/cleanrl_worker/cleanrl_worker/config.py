@@ -18,7 +18,7 @@ from cleanrl_worker.availability import algorithm_cards, find_script
 from cleanrl_worker.problems import parameter_problems, problem
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.schema import complete
-from mosaic_worker.config import WorkerConfig, near
+from mosaic_worker.config import InputPath, WorkerConfig, near
 from mosaic_worker.picture_config import PictureFields
 
 __all__ = ["CleanRLExtras", "CleanRLWorkerConfig", "Mode", "Stage"]
@@ -73,10 +73,10 @@ class CleanRLExtras(PictureFields):
     curriculum_schedule: list[Stage] | str | None = Field(
         default=None, description=f"Stages of environments, or a preset: {', '.join(_PRESETS)}"
     )
-    checkpoint_path: str | None = Field(
+    checkpoint_path: InputPath | None = Field(
         default=None, description="resume_training: the checkpoint to go on from, or a run's folder"
     )
-    policy_path: str | None = Field(
+    policy_path: InputPath | None = Field(
         default=None,
         description="policy_eval and interactive: the trained model, or a run's folder;"
         " resume_training: as checkpoint_path, if that is not given",
@@ -86,7 +86,7 @@ class CleanRLExtras(PictureFields):
     eval_gamma: float = Field(default=0.99, ge=0, le=1, description="policy_eval: discount of the discounted return")
     eval_repeat: int = Field(default=1, ge=1, description="policy_eval: how often to play them all")
     deterministic: bool = Field(default=True, description="policy_eval and interactive: the likeliest action")
-    script: str | None = Field(default=None, description="script: a *.sh with @description, @phases, @total_timesteps")
+    script: InputPath | None = Field(default=None, description="script: a *.sh with @description, @phases, @total_timesteps")
     script_args: list[str] = Field(default_factory=list, description="script: its arguments")
 
     @field_validator("tensorboard_dir")
