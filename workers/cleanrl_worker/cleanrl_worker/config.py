@@ -86,7 +86,9 @@ class CleanRLExtras(PictureFields):
     eval_gamma: float = Field(default=0.99, ge=0, le=1, description="policy_eval: discount of the discounted return")
     eval_repeat: int = Field(default=1, ge=1, description="policy_eval: how often to play them all")
     deterministic: bool = Field(default=True, description="policy_eval and interactive: the likeliest action")
-    script: InputPath | None = Field(default=None, description="script: a *.sh with @description, @phases, @total_timesteps")
+    script: InputPath | None = Field(
+        default=None, description="script: a *.sh with @description, @phases, @total_timesteps"
+    )
     script_args: list[str] = Field(default_factory=list, description="script: its arguments")
 
     @field_validator("tensorboard_dir")
