@@ -1,4 +1,4 @@
-"""Processes of attempts, told from strangers: is the one a file names still alive, who carries a mark, end them."""
+"""Processes of a home, told from strangers: is the one a file names still alive, who carries a mark, end them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["MARK", "carriers", "is_alive", "run_hosts", "sweep"]
+    from mosaic_bus.home import Home
 
-# Stands in the environment of every process of an attempt, so that orphans can be told from strangers.
+__all__ = ["MARK", "build_mark", "carriers", "is_alive", "run_hosts", "sweep"]
+
+# Stands in the environment of every process of an attempt or a build, so that orphans can be told from strangers.
 MARK = "MOSAIC_ATTEMPT_MARK"
 # A killed process is gone at once, unless the kernel holds it: then there is no point in waiting for ever.
 _SWEEP_ROUNDS = 500
@@ -32,6 +34,11 @@ def _boot() -> str:
 
 
 _BOOT = _boot()
+
+
+def build_mark(home: Home) -> str:
+    """The value of `MARK` for the environments that the supervisor of a home has built."""
+    return str(home.path / "builds")
 
 
 def is_alive(host: dict[str, Any]) -> bool:

@@ -7,11 +7,13 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -24,7 +26,6 @@ from mosaic_services.environments import build, read_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 MOSAIC = [sys.executable, "-m", "mosaic_services.cli"]
 SERVICES = {"broker", "scheduler", "telemetry", "supervisor"}
@@ -453,3 +454,31 @@ def test_longest_grace_of_all_runs_is_waited_for(tmp_path):
     assert {each.grace_s for each in active if each.run in {"run59", "run58"}} == {59}
     assert remains.alive(home) == {}
     assert remains.kill(home) == (0, 0)
+
+
+@pytest.mark.slow
+def test_build_whose_supervisor_was_killed_ends_with_the_stack(place, tmp_path):
+    slow = Path(shutil.copytree(STRESS, tmp_path / "stress_worker", ignore=shutil.ignore_patterns("__pycache__")))
+    with (slow / "stress_worker" / "__init__.py").open("a") as source:
+        source.write("\n\nimport time\n\ntime.sleep(1000)  # it never comes to describing itself\n")
+    place.env["MOSAIC_WORKERS"] = str(slow)
+
+    def describing() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if "mosaic_worker.discover" in process.cmdline() and str(place.path) in str(process.environ()):
+                    found.append(process)
+        return found
+
+    process = place.up()
+    place.submit()
+    (built,) = wait_until("the last step of the build", describing, 90)
+    place.processes()["supervisor"].kill()
+    done = place.mosaic("down")
+    assert done.returncode == 0, done.stderr
+    process.wait(30)
+    assert "nothing runs any more" in place.output() + done.stdout
+    assert not built.is_running() or built.status() == psutil.STATUS_ZOMBIE
+    assert not describing()
+    place.assert_nothing_left()

@@ -22,6 +22,7 @@ from mosaic_bus import Home
 from mosaic_bus.commands import Place
 from mosaic_bus.messages import BuildProgress, HostState, RunSpec
 from mosaic_services.environments import BuildError, build, read_recipe, status
+from mosaic_services.environments.environment import cache_folder
 from mosaic_services.environments.wheels import build_wheel
 
 pytestmark = pytest.mark.slow
@@ -38,6 +39,14 @@ def cache(tmp_path, monkeypatch) -> Path:
 def worker(tmp_path) -> Path:
     """A copy of the stress worker, to be changed."""
     return Path(shutil.copytree(STRESS, tmp_path / "stress_worker", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def shared_cache() -> Path:
+    """The cache that all other tests use, with the packages of the stress worker in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MOSAIC_CACHE", raising=False)
+        build(read_recipe(STRESS), "default", lambda _step, _percent: None)
+        return cache_folder()
 
 
 def start_build(folder: Path, home: Path) -> subprocess.Popen[str]:
@@ -256,3 +265,30 @@ def test_package_for_another_backend_is_left_to_pip(tmp_path: Path, worker: Path
     text = (worker / "pyproject.toml").read_text()
     (worker / "pyproject.toml").write_text(text.replace("setuptools>=68", "setuptools>=68, <69"))
     assert build_wheel(worker, tmp_path / "other") is None
+
+
+def test_what_is_edited_while_it_is_built_never_stands_under_the_name_of_something_else(
+    tmp_path: Path, cache: Path, worker: Path
+):
+    cache.mkdir()
+    (cache / "envs").symlink_to(shared_cache() / "envs")  # the packages are not what this is about
+    source = worker / "stress_worker" / "cli.py"
+    before = source.read_text()
+    first = status(read_recipe(worker), "default")
+    edits = iter([before + "\nEDITED = 1\n", before + "\nEDITED = 2\n"])
+    told = []
+
+    def edit(step: str, _: float) -> None:
+        told.append(step)
+        if step.startswith(("installing stress_worker", "asking")) and (text := next(edits, None)):
+            source.write_text(text)
+
+    built = build(read_recipe(worker), "default", edit)
+    assert built.status == "installed"
+    assert built.site == status(read_recipe(worker), "default").site
+    assert "EDITED = 2" in (built.site / "stress_worker" / "cli.py").read_text()
+    assert len([step for step in told if "beginning again" in step]) == 2
+    source.write_text(before)
+    assert status(read_recipe(worker), "default") == first
+    assert first.status == "available", "what was there before was never built"
+    assert [path.name for path in (cache / "sites").iterdir() if path.is_dir()] == [built.site.name]

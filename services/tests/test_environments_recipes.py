@@ -21,6 +21,7 @@ from mosaic_services.environments import (
     recipe_for,
     register,
     remember_upstream,
+    require_own_name,
     status,
 )
 from mosaic_services.environments.environment import find_python, source_files
@@ -146,8 +147,10 @@ def test_registered_worker_is_found_by_name(tmp_path: Path, home: Home):
 
 def test_name_that_is_taken_is_not_registered_again(tmp_path: Path, home: Home):
     register(read_recipe(make_worker(tmp_path / "one")), home)
-    with pytest.raises(RecipeError, match=r"'mine' is already taken by .*one"):
-        register(read_recipe(make_worker(tmp_path / "two")), home)
+    other = read_recipe(make_worker(tmp_path / "two"))
+    for refuse in (require_own_name, register):
+        with pytest.raises(RecipeError, match=r"'mine' is already taken by .*one"):
+            refuse(other, home)
     with pytest.raises(RecipeError, match=r"'baseline' is already taken"):
         register(read_recipe(make_worker(tmp_path / "three", points='baseline = "mine_worker:meta"\n')), home)
 

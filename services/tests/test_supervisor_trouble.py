@@ -17,6 +17,7 @@ from mosaic_bus.messages import AttemptPhase, RunSpec
 from mosaic_services.supervisor import machine, processes
 from mosaic_services.supervisor.attempts import Attempts, Tracked
 from mosaic_services.supervisor.bridge import Bridge
+from mosaic_services.supervisor.builder import Builder, BuildFailedError
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.watcher import Watcher
@@ -130,3 +131,20 @@ def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path,
 
     took = asyncio.run(story())
     assert 3 < looks < took / 0.02 + 2
+
+
+def test_environment_that_was_changed_while_it_was_built_is_built_again_but_not_for_ever(tmp_path, monkeypatch):
+    found = [SimpleNamespace(status=each, fingerprint="x") for each in ("available", "available", "installed")]
+    builds = []
+
+    async def build(_self, key, _fingerprint):
+        builds.append(key)
+
+    monkeypatch.setattr(Builder, "_build", build)
+    monkeypatch.setattr(Builder, "get", lambda *_: found.pop(0) if len(found) > 1 else found[0])
+    builder = Builder(Home.find(tmp_path), "host", lambda _: None)
+    assert asyncio.run(builder.ensure("w", "default")).status == "installed"
+    assert len(builds) == 2
+    found[:] = [SimpleNamespace(status="available", fingerprint="x")]
+    with pytest.raises(BuildFailedError, match="was changed each time"):
+        asyncio.run(builder.ensure("w", "default"))

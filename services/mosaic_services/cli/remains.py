@@ -81,8 +81,13 @@ def alive(home: Home) -> dict[str, int]:
 
 
 def strays(home: Home) -> set[int]:
-    """Processes of attempts, run hosts aside."""
-    return processes.carriers({str(each.folder) for each in _noted(home)})
+    """Processes of attempts, run hosts aside, and of builds."""
+    return processes.carriers(_marks(home))
+
+
+def _marks(home: Home) -> set[str]:
+    """What processes of this home carry; a build whose supervisor was killed is finished by nobody's order."""
+    return {str(each.folder) for each in _noted(home)} | {processes.build_mark(home)}
 
 
 def terminate(home: Home) -> int:
@@ -94,10 +99,10 @@ def terminate(home: Home) -> int:
 
 
 def kill(home: Home) -> tuple[int, int]:
-    """Kill every run host, whose worker dies with it, and every process of an attempt; return how many of each."""
+    """Kill every run host, whose worker dies with it, and all else that carries a mark; return how many of each."""
     hosts: set[int] = set()
     others = 0
-    marks = {str(each.folder) for each in _noted(home)}
+    marks = _marks(home)
     for _ in range(_ROUNDS):
         found = set(alive(home).values())
         for pid in found:

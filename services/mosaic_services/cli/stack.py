@@ -174,7 +174,7 @@ class Stack:
         if left:
             return f"stopped, but {_count(len(left))} could not be ended: {which}"
         if strays := remains.strays(self.home):
-            return f"stopped, but processes of runs are left: {', '.join(map(str, sorted(strays)))}"
+            return f"stopped, but processes of runs or builds are left: {', '.join(map(str, sorted(strays)))}"
         return "stopped; nothing runs any more"
 
     def _end_runs(self, timeout: float, *, forced: bool) -> bool:
@@ -188,7 +188,7 @@ class Stack:
                 forced = bool(_STOP_SIGNALS & set(self._signals.wait(_LOOK_S)))
         hosts, others = remains.kill(self.home)
         if hosts or others:
-            self._say(f"killed {_count(hosts)} and {others} more of their processes")
+            self._say(f"killed {_count(hosts)} and {others} more processes of runs or builds")
         return forced
 
     def _end(self, child: Child, timeout: float, *, forced: bool) -> bool:

@@ -27,6 +27,7 @@ from mosaic_services.environments import (
     recipe_for,
     register,
     remember_upstream,
+    require_own_name,
     status,
 )
 
@@ -128,6 +129,7 @@ def install(
         raise InputError("--upstream and --no-upstream exclude each other", "give one of them")
     with _explained():
         recipe = recipe_for(name, home)
+        require_own_name(recipe, home)
         if no_upstream or upstream is not None:
             recipe = replace(recipe, upstream=_upstream(recipe, profile, upstream or ""))
         before = status(recipe, profile).status

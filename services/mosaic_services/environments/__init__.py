@@ -10,7 +10,15 @@ from mosaic_services.environments.errors import (
     UnknownWorkerError,
     UpstreamError,
 )
-from mosaic_services.environments.recipes import Profile, Recipe, find_recipes, read_recipe, recipe_for, register
+from mosaic_services.environments.recipes import (
+    Profile,
+    Recipe,
+    find_recipes,
+    read_recipe,
+    recipe_for,
+    register,
+    require_own_name,
+)
 from mosaic_services.environments.upstreams import check_upstream, fetch_upstream, remember_upstream
 
 __all__ = [
@@ -31,5 +39,6 @@ __all__ = [
     "recipe_for",
     "register",
     "remember_upstream",
+    "require_own_name",
     "status",
 ]

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mosaic_services.environments.environment import COMPLETE, Environment, cache_folder, source_files, status
+from mosaic_services.environments.environment import COMPLETE, Environment, source_files, status
 from mosaic_services.environments.errors import BuildError
 from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
 from mosaic_services.environments.wheels import build_wheel
+from mosaic_services.processes import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,21 +31,35 @@ _DESCRIBE_S = 300.0
 
 
 def build(recipe: Recipe, profile: str, progress: Callable[[str, float], None]) -> Environment:
-    """Make an environment if it is not there yet; `progress` is told what is being done and the percentage."""
+    """Make an environment if it is not there yet; `progress` is told what is being done and the percentage.
+
+    If the lock or the code is changed meanwhile, what was built would not be what its name says: it begins again.
+    """
     environment = status(recipe, profile)
-    if environment.status == "installed":
-        return environment
-    folder = cache_folder()
-    for each in (folder / "envs", folder / "sites"):
-        each.mkdir(parents=True, exist_ok=True)
-    with _only_one(environment.venv, progress, percent=0.0) as lock:
-        if not environment.has_packages:
-            _build_venv(environment, progress, lock)
-    with _only_one(environment.site, progress, percent=80.0) as lock:
-        if status(recipe, profile).status != "installed":
-            _build_site(environment, progress, lock)
-    progress("installed", 100.0)
+    while environment.status != "installed":
+        if not _build_missing(environment, progress):
+            progress("lock or code have changed meanwhile: beginning again", 80.0)
+        environment = status(recipe, profile)
+        if environment.status == "installed":
+            progress("installed", 100.0)
     return environment
+
+
+def _build_missing(environment: Environment, progress: Callable[[str, float], None]) -> bool:
+    """Build what is not there; False if lock or code were changed meanwhile."""
+    for path in (environment.venv, environment.site):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(environment.venv, progress, percent=0.0) as lock:
+        if not environment.has_packages and not _build_venv(environment, progress, lock):
+            return False
+    with _only_one(environment.site, progress, percent=80.0) as lock:
+        return environment.status == "installed" or _build_site(environment, progress, lock)
+
+
+def _is_current(environment: Environment) -> bool:
+    """Whether lock and code are still those that the environment is named by."""
+    now = status(environment.recipe, environment.profile)
+    return (now.venv, now.site) == (environment.venv, environment.site)
 
 
 @contextmanager
@@ -63,7 +78,8 @@ def _only_one(path: Path, progress: Callable[[str, float], None], percent: float
         yield file.fileno()
 
 
-def _build_venv(environment: Environment, progress: Callable[[str, float], None], held: int) -> None:
+def _build_venv(environment: Environment, progress: Callable[[str, float], None], held: int) -> bool:
+    """Make the virtualenv; False if the lock was changed meanwhile."""
     # No COMPLETE mark means that an earlier build was cut short: what it left cannot be trusted.
     shutil.rmtree(environment.venv, ignore_errors=True)
     progress("creating a virtualenv", 1.0)
@@ -90,7 +106,11 @@ def _build_venv(environment: Environment, progress: Callable[[str, float], None]
             tell(f"installing {wanted} packages", 65.0)
 
     _install_lock(environment, follow, held)
+    if status(environment.recipe, environment.profile).venv != environment.venv:
+        shutil.rmtree(environment.venv)
+        return False
     _mark(environment.venv, {"lock": lock.read_text()})
+    return True
 
 
 def _install_lock(environment: Environment, follow: Callable[[str], None], held: int) -> None:
@@ -123,7 +143,8 @@ def _name(line: str) -> str:
     return re.sub(r"[._-]+", "-", found[0]).lower() if found else ""
 
 
-def _build_site(environment: Environment, progress: Callable[[str, float], None], held: int) -> None:
+def _build_site(environment: Environment, progress: Callable[[str, float], None], held: int) -> bool:
+    """Put the kit and the worker on top; False if their code was changed meanwhile."""
     shutil.rmtree(environment.site, ignore_errors=True)
     progress(f"installing {environment.recipe.package}", 85.0)
     with tempfile.TemporaryDirectory(prefix="mosaic-build-") as scratch:
@@ -131,6 +152,8 @@ def _build_site(environment: Environment, progress: Callable[[str, float], None]
         copies = [
             _copy(folder, Path(scratch) / str(n)) for n, folder in enumerate((KIT_FOLDER, environment.recipe.folder))
         ]
+        if not _is_current(environment):
+            return False
         packages = [build_wheel(copy, Path(scratch) / "wheels") or copy for copy in copies]
         arguments = ["--no-deps", "--target", str(environment.site), *map(str, packages)]
         _pip(f"installing {environment.recipe.package}", environment, arguments, lambda _: None, held)
@@ -145,7 +168,7 @@ def _build_site(environment: Environment, progress: Callable[[str, float], None]
             text=True,
             errors="replace",
             check=False,
-            env=environment.environ(),
+            env={**environment.environ(), **({MARK: os.environ[MARK]} if MARK in os.environ else {})},
             timeout=_DESCRIBE_S,
         )
     except subprocess.TimeoutExpired:
@@ -158,7 +181,11 @@ def _build_site(environment: Environment, progress: Callable[[str, float], None]
         raise BuildError(step, [*found.stderr.splitlines()[-_OUTPUT_KEPT:], str(description["error"])])
     if found.returncode != 0 or not description:
         raise BuildError(step, found.stderr.splitlines()[-_OUTPUT_KEPT:])
+    if not _is_current(environment):  # what it says of itself may come from a checkout, which is not copied
+        shutil.rmtree(environment.site)
+        return False
     _mark(environment.site, description)
+    return True
 
 
 def _copy(folder: Path, scratch: Path) -> Path:

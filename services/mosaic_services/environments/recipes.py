@@ -17,7 +17,16 @@ from mosaic_services.environments.upstreams import known_upstream
 if TYPE_CHECKING:
     from mosaic_bus.home import Home
 
-__all__ = ["KIT_FOLDER", "Profile", "Recipe", "find_recipes", "read_recipe", "recipe_for", "register"]
+__all__ = [
+    "KIT_FOLDER",
+    "Profile",
+    "Recipe",
+    "find_recipes",
+    "read_recipe",
+    "recipe_for",
+    "register",
+    "require_own_name",
+]
 
 # The workers that come with this checkout, and the kit that all of them share.
 SHIPPED_WORKERS = Path(__file__).parents[3] / "workers"
@@ -199,12 +208,17 @@ def recipe_for(name_or_path: str, home: Home) -> Recipe:
     raise UnknownWorkerError(name_or_path, recipes)
 
 
+def require_own_name(recipe: Recipe, home: Home) -> None:
+    """Refuse a worker folder whose name another one has in a home."""
+    for known in find_recipes(home):
+        if known.worker == recipe.worker and known.folder != recipe.folder:
+            raise RecipeError(f"worker name {recipe.worker!r} is already taken by {known.folder}")
+
+
 def register(recipe: Recipe, home: Home) -> None:
     """Make a third party's worker folder known to the stack of a home, under the worker's name."""
-    taken = {known.worker: known for known in find_recipes(home)}.get(recipe.worker)
-    if taken is not None:
-        if taken.folder != recipe.folder:
-            raise RecipeError(f"worker name {recipe.worker!r} is already taken by {taken.folder}")
+    require_own_name(recipe, home)
+    if recipe.worker in {known.worker for known in find_recipes(home)}:
         return
     folder = home.path / "workers"
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from mosaic_services.environments import (
     recipe_for,
     status,
 )
+from mosaic_services.processes import MARK, build_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,8 @@ Key = tuple[str, str]
 _RETRY_AFTER_S = 60.0
 _RETRY_AT_MOST_S = 1800.0
 _LONGEST_LINE = 4 * 1024 * 1024
+# Somebody may edit a worker while it is built.
+_TRIES = 5
 
 
 class Broken(NamedTuple):
@@ -140,15 +143,16 @@ class Builder:
 
     async def ensure(self, worker: str, profile: str) -> Environment:
         """Return the environment, building it first if need be; raise `BuildFailedError`."""
-        environment = await asyncio.to_thread(self.get, worker, profile)
-        if environment.status == "installed":
-            return environment
         key = (worker, profile)
-        if key not in self._builds:
-            self._builds[key] = asyncio.create_task(self._build(key, environment.fingerprint))
-            self._builds[key].add_done_callback(lambda _: self._builds.pop(key, None))
-        await asyncio.shield(self._builds[key])
-        return await asyncio.to_thread(self.get, worker, profile)
+        for _ in range(_TRIES):
+            environment = await asyncio.to_thread(self.get, worker, profile)
+            if environment.status == "installed":
+                return environment
+            if key not in self._builds:
+                self._builds[key] = asyncio.create_task(self._build(key, environment.fingerprint))
+                self._builds[key].add_done_callback(lambda _: self._builds.pop(key, None))
+            await asyncio.shield(self._builds[key])
+        raise BuildFailedError(f"environment {worker} ({profile}) was changed each time it had been built")
 
     async def _build(self, key: Key, fingerprint: str) -> None:
         worker, profile = key
@@ -163,6 +167,7 @@ class Builder:
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
             limit=_LONGEST_LINE,
+            env={**os.environ, MARK: build_mark(self._home)},
         )
         output = cast("asyncio.StreamReader", process.stdout)
         error = "the build process ended without a word"
