@@ -68,8 +68,9 @@ def test_it_says_which_model_of_a_folder_it_took(cleanrl, tmp_path):
         (tmp_path / "runs" / attempt / "checkpoints").mkdir(parents=True, exist_ok=True)
         name = f"checkpoints/step-{step}.cleanrl_model"
         (tmp_path / "runs" / attempt / name).write_bytes((tmp_path / name).read_bytes())
-    os.utime(tmp_path / "runs/1/checkpoints/step-18.cleanrl_model")
-    os.utime(tmp_path / "runs/10/checkpoints/step-9.cleanrl_model")  # the youngest file is not the newest checkpoint
+    # What was written to last, file or folder, is not the newest checkpoint.
+    os.utime(tmp_path / "runs/10/checkpoints/step-9.cleanrl_model", (2e9, 2e9))
+    os.utime(tmp_path / "runs/2/checkpoints", (2e9, 2e9))
     taken = str(tmp_path / "runs/10/checkpoints/step-18.cleanrl_model")
     events = evaluate(cleanrl, str(tmp_path / "runs"), eval_episodes=1)
     assert [(event["path"], event["trained_steps"]) for event in events["checkpoint_loaded"]] == [(taken, 18)]
