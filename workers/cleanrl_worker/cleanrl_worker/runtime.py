@@ -25,7 +25,7 @@ from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, OURS
 from cleanrl_worker.script import read_script, run_script
 from cleanrl_worker.upstream import judge, run_upstream
 from cleanrl_worker.wrappers.schedule import stages_of
-from mosaic_worker.context import RunContext
+from mosaic_worker.context import Resume, RunContext
 from mosaic_worker.errors import ConfigError
 
 __all__ = ["CleanRLWorkerRuntime", "preflight"]
@@ -47,7 +47,7 @@ class CleanRLWorkerRuntime:
     def run(self) -> None:
         """Do what the config says; a run without a seed gets one."""
         context, config = self._context, self._context.config
-        plan = preflight(config)
+        plan = preflight(config, context.resume)
         if config.seed is None:
             config = config.model_copy(update={"seed": plan.get("seed", drawn_seed(config.run_id))})
             context = dataclasses.replace(context, config=config)
@@ -76,8 +76,11 @@ def drawn_seed(run_id: str) -> int:
     return 1 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:8], "big") % _SEEDS
 
 
-def preflight(config: CleanRLWorkerConfig) -> dict[str, Any]:
-    """Say what a config would run, or raise ConfigError for what can be known to fail. `--dry-run` does this, too."""
+def preflight(config: CleanRLWorkerConfig, resume: Resume | None = None) -> dict[str, Any]:
+    """Say what a config would run, or raise ConfigError for what can be known to fail. `--dry-run` does this, too.
+
+    `resume` is the checkpoint of an earlier attempt, if there was one.
+    """
     extras, algorithm = config.extras, DEFAULT_ALGO_REGISTRY[config.algo]
     plan: dict[str, Any] = {"mode": config.mode, "total_steps": config.total_timesteps or None}
     _check_tools(config)
@@ -100,7 +103,7 @@ def preflight(config: CleanRLWorkerConfig) -> dict[str, Any]:
         model = find_model(Path(extras.policy_path or ""), "extras.policy_path")
         return {**plan, "total_steps": None, "total_episodes": episodes, "task": f"evaluation of {model}"}
     if config.mode == "resume_training":
-        return {**plan, "module": OURS, **_goes_on(config)}
+        return {**plan, "module": OURS, **_goes_on(config, resume)}
     if _is_upstream(config):
         found = find_script(config.algo)
         check_environment(config.env_id, algorithm)
@@ -121,15 +124,18 @@ def _where(config: CleanRLWorkerConfig) -> str:
     return schedule if isinstance(schedule, str) else f"{len(schedule)} stages"
 
 
-def _goes_on(config: CleanRLWorkerConfig) -> dict[str, Any]:
-    """What a resumed training is: steps are counted from where the checkpoint's training was."""
+def _goes_on(config: CleanRLWorkerConfig, resume: Resume | None) -> dict[str, Any]:
+    """What a resumed training is: steps are counted from where the checkpoint's training was.
+
+    A later attempt goes on from its own checkpoint: what it once began with may be gone.
+    """
     from cleanrl_worker import checkpoints  # noqa: PLC0415 - it imports torch, which other dry runs need not
 
-    path, field = config.extras.resumed
+    path, field = config.extras.resumed if resume is None else (str(resume.path), "resume.path")
     model = find_model(Path(path), field)
     about = checkpoints.load(model, field).about
     return {
-        "total_steps": about.step + config.total_timesteps,
+        "total_steps": about.step + config.total_timesteps if resume is None else about.target,
         "task": f"ppo on {about.env_id}, from step {about.step:,} of {model}",
         "seed": about.seed,
     }

@@ -30,6 +30,6 @@ def test_ppo_learns_cartpole(cleanrl, seed):
     assert trained_and_evaluated(cleanrl, "ppo-cartpole.yaml", seed) >= 475
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_ppo_learns_minigrid(cleanrl, seed):
     assert trained_and_evaluated(cleanrl, "ppo-minigrid.yaml", seed) >= 0.9

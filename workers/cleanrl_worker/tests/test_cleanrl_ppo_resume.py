@@ -88,6 +88,20 @@ def test_a_new_attempt_has_the_budget_of_the_one_before(cleanrl, tmp_path):
     assert "scalars" not in again, "there was nothing left to do"
 
 
+def test_a_new_attempt_of_a_resumed_training_does_not_need_what_that_began_with(worker_in, tmp_path):
+    first = worker_in(tmp_path / "first")
+    began = first.folder / first.run(**QUICK)["checkpoint_saved"][-1]["path"]
+    extras = {"mode": "resume_training", "checkpoint_path": str(began), "checkpoint_every": 512}
+    second = worker_in(tmp_path / "second")
+    config = {"algo": "ppo", "total_timesteps": 1024, "extras": extras}
+    saved = second.run(**config)["checkpoint_saved"]
+    assert [event["step"] for event in saved] == [2048 + 512, 2048 + 1024]
+    began.unlink()
+    events = worker_in(tmp_path / "third").run(**config, resume=resume(second.folder / saved[0]["path"]))
+    assert events["run_started"][0]["total_steps"] == 2048 + 1024
+    assert events["run_completed"][0]["summary"]["steps"] == 2048 + 1024
+
+
 def test_of_all_checkpoints_the_newest_are_kept(cleanrl, tmp_path):
     events = cleanrl.run(**QUICK, extras={"checkpoint_every": 512, "checkpoint_keep": 2})
     assert [event["step"] for event in events["checkpoint_saved"]] == [512, 1024, 1536, 2048]
