@@ -284,6 +284,9 @@ def test_schema_and_worker_agree_on_what_each_mode_needs(worker_of):
             assert code == 2
             assert answer["problems"][0].partition(": ")[0].endswith(name), answer
             assert answer["problems"][0].endswith(" needs it"), answer
+    fields = description["config_schema"]["$defs"]["CleanRLExtras"]["properties"]
+    for name in ("checkpoint_path", "policy_path", "script"):
+        assert fields[name]["anyOf"][0] == {"type": "string", "format": "absolute-path"}, "the scheduler refuses others"
     resumed = {"algo": "ppo", "total_timesteps": 1, "extras": {"mode": "resume_training", "policy_path": "x"}}
     assert validator.is_valid(resumed), "it may stand in for checkpoint_path"
     assert worker.dry_run(**resumed)[1]["problems"] == ["extras.policy_path: 'x': no such file"]
