@@ -4,6 +4,7 @@ A reader may look at the file at any moment, and the process may be killed at an
 `write` is there or it is not. `docs/protocol.md` part 4 says what each event means.
 """
 
+import contextlib
 import errno
 import os
 import sys
@@ -168,8 +169,10 @@ class Emitter:
         self.emit("scalars", step=step, values=values, **extra)
 
     def log(self, level: str, message: str, *, step: int | None = None, **extra: Any) -> None:
-        """Report a line for people; level is debug, info, warning or error."""
+        """Report a line for people; level is debug, info, warning or error. It goes to stderr, the log, too."""
         self.emit("log", level=level, message=message, step=step, **extra)
+        with contextlib.suppress(OSError):  # it is in the journal, and that is what counts
+            os.write(2, f"{level}: {message}\n".encode(errors="replace"))
 
     def artifact(
         self,

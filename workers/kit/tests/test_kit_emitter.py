@@ -55,6 +55,23 @@ def test_every_event_of_the_dialect_is_valid(journal, emitter):
     assert all(event.ts == 1700000000.123456 for event in events)
 
 
+def test_what_is_for_people_stands_in_the_log_too(journal, emitter, capfd):
+    emitter.log("warning", "mind the gäp", step=4)
+    assert lines(journal)[-1]["message"] == "mind the gäp"
+    assert capfd.readouterr().err == "warning: mind the gäp\n"
+
+
+def test_a_log_that_cannot_be_written_costs_no_event(journal, emitter):
+    kept = os.dup(2)
+    os.close(2)
+    try:
+        emitter.log("info", "nobody reads this")
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    assert lines(journal)[-1]["message"] == "nobody reads this"
+
+
 def test_a_step_looks_like_this(journal, emitter):
     emitter.step(4, episode=0, reward=1.0, terminated=False, truncated=True, action=1)
     assert journal[0].read_text() == (
