@@ -69,7 +69,7 @@ def command(
 
 
 def watch_runs(bus: Bus, run: str | None, *, until_done: bool, group: str | None = None) -> None:
-    """Watch until the user leaves, or until nothing is active."""
+    """Watch until the user leaves, or until nothing is active (or nobody answers who could tell)."""
     feed = Feed(bus, run, _POLL_S, group)
     try:
         if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -129,6 +129,12 @@ class Endings:
     def __init__(self) -> None:
         self._watched: dict[str, Watched] = {}
 
+    def reached(self, feed: Feed) -> bool:
+        """Whether it is over now; raises `NoAnswerError` if the stack is gone."""
+        if feed.gone is not None:
+            raise feed.gone
+        return self.is_over(feed.view, feed.focus, time.monotonic())
+
     def is_over(self, view: View, run: str | None, now: float) -> bool:
         """Whether the run, or all runs, are final and their telemetry is stored, or will never be."""
         if not view.loaded:
@@ -172,7 +178,7 @@ class _Screen:
 
         live = Live(frame(), console=console(), screen=True, auto_refresh=False)
         with _interrupted() as interrupted, Keys() as keys, live:
-            while not (until_done and self._endings.is_over(self._feed.view, self._feed.focus, time.monotonic())):
+            while not (until_done and self._endings.reached(self._feed)):
                 if not self._obey(keys.next(_FRAME_S)) or interrupted.is_set():
                     break
                 live.update(frame(), refresh=True)
@@ -250,5 +256,5 @@ def _print_changes(feed: Feed, *, until_done: bool) -> None:
             elif run.detail or run.reason:
                 line += f"  {run.detail or run.reason}"
             print(line, flush=True)
-        if until_done and endings.is_over(view, feed.focus, time.monotonic()):
+        if until_done and endings.reached(feed):
             return
