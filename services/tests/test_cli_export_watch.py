@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from mosaic_cli import Cli
+from rich.console import Console
 from stack import wait_until
 from ulid import ULID
 
@@ -21,7 +23,10 @@ from mosaic_bus.commands import Events, Rows, Show
 from mosaic_bus.errors import NoAnswerError
 from mosaic_bus.messages import RunState
 from mosaic_services.cli import export, logs
+from mosaic_services.cli.feed import View
+from mosaic_services.cli.panel import table
 from mosaic_services.cli.tables import EPISODES, table_of
+from mosaic_services.cli.watch import _Screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,13 +201,17 @@ def test_following_and_watching_until_done_end_once_the_stack_is_gone(tmp_path):
         cli("down")
 
 
+def state(name: str, **fields: object) -> RunState:
+    known = {"run": str(ULID()), "name": "n", "worker": "w", "profile": "default", "reason": "because"}
+    times = {"attempt": 1, "submitted_at": 0.0, "changed_at": 0.0}
+    return RunState.model_validate({**known, **times, "state": name, **fields})
+
+
 class FakeBus:
     """Stands for the bus of one run that has ended: telemetry answers with these pages in turn, or not (None)."""
 
     def __init__(self, *pages: Rows | None, messages: tuple[SimpleNamespace, ...] = (), seen=lambda: None) -> None:
-        known = {"run": str(ULID()), "name": "n", "worker": "w", "profile": "default", "reason": "because"}
-        times = {"submitted_at": 0.0, "changed_at": 0.0}
-        self.state = RunState.model_validate({**known, **times, "state": "succeeded", "attempt": 1})
+        self.state = state("succeeded")
         self._pages = list(pages)
         self._messages = list(messages)
         self._seen = seen
@@ -254,3 +263,53 @@ def test_stored_lines_are_printed_page_by_page(capsys):
     bus = FakeBus(rows(0, 1, further=2), rows(2), seen=lambda: printed.append(capsys.readouterr().out))
     assert asyncio.run(logs._Reader(bus, bus.state, "journal", None).print_stored(None))
     assert [*printed, capsys.readouterr().out] == ["", "line 0\nline 1\n", "line 2\n"]
+
+
+# ── the table of a sweep that does not fit the screen ────────────────────────────────────────────────
+
+
+def lines_of(view: View, height: int, selected: str | None) -> list[str]:
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(table(view, 100, height, 200.0, selected))
+    return console.export_text().splitlines()
+
+
+def runs_shown(view: View, height: int, selected: str | None = None) -> list[str]:
+    known = {each.run[-6:] for each in view.runs}
+    return [line[:6] for line in lines_of(view, height, selected) if line[:6] in known]
+
+
+@pytest.fixture
+def sweep() -> View:
+    """Sixty runs that were submitted together: those that run were not the first to be listed."""
+    queued, running = [state("queued", attempt=0) for _ in range(57)], [state("running") for _ in range(3)]
+    return View(runs=[*queued, *running], loaded=True)
+
+
+def test_what_runs_is_shown_before_what_waits(sweep):
+    older = state("stopping", submitted_at=-5.0)
+    sweep.runs.append(older)
+    running = sorted(each.run for each in sweep.runs if each.state == "running")
+    waiting = sorted(each.run for each in sweep.runs if each.state == "queued")
+    assert [each.run for each in sweep.active] == [older.run, *running, *waiting]
+    assert runs_shown(sweep, 22)[:4] == [run[-6:] for run in (older.run, *running)]
+
+
+@pytest.mark.parametrize("trouble", ["", "scheduler does not answer"])
+@pytest.mark.parametrize("height", [1, 8, 22, 100])
+def test_the_selected_run_is_always_shown(sweep, height, trouble):
+    view = View(runs=sweep.runs, loaded=True, trouble=trouble)
+    for each in view.active:
+        assert each.run[-6:] in runs_shown(view, height, each.run)
+        assert len(lines_of(view, height, each.run)) <= max(height, 6)
+
+
+def test_only_a_run_that_is_listed_can_be_cancelled(sweep):
+    screen = _Screen(None, SimpleNamespace(view=sweep, focus=None), pinned=False)
+    for key in ("down", "down", "c"):
+        assert screen._obey(key)
+    assert screen._asked_to_cancel == sweep.active[1].run
+    screen._obey("n")
+    sweep.runs.remove(sweep.active[1])  # it has ended, and others after it
+    screen._obey("c")
+    assert screen._asked_to_cancel is None

@@ -58,8 +58,11 @@ class View:
 
     @property
     def active(self) -> list[RunState]:
-        """Runs that are not final, oldest first."""
-        return sorted((run for run in self.runs if not run.state.final), key=lambda run: run.submitted_at)
+        """Runs that are not final, oldest first; what waits comes last, for a sweep has more than fit a screen."""
+        return sorted(
+            (run for run in self.runs if not run.state.final),
+            key=lambda run: (run.state is RunStateName.QUEUED, run.submitted_at, run.run),
+        )
 
     @property
     def final(self) -> list[RunState]:

@@ -215,7 +215,7 @@ class _Screen:
                 self._selected = runs[max(0, min(len(runs) - 1, at + (1 if key == "down" else -1)))]
             case "enter" if runs:
                 self._feed.look_at(self._selected or runs[0])
-            case "c":
+            case "c" if self._feed.focus or self._selected in runs:  # never one that is not on the screen
                 self._asked_to_cancel = self._feed.focus or self._selected
         return True
 
