@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mosaic_bus import Bus
 
-__all__ = ["command", "watch_runs"]
+__all__ = ["command", "interrupted", "watch_runs"]
 
 _FRAME_S = 0.25
 _POLL_S = 0.7
@@ -149,7 +149,7 @@ class Endings:
 
 
 @contextlib.contextmanager
-def _interrupted() -> Iterator[threading.Event]:
+def interrupted() -> Iterator[threading.Event]:
     """An event that Ctrl-C sets. An exception could come in the middle of anything, and be swallowed there."""
     event = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: event.set())
@@ -177,9 +177,9 @@ class _Screen:
             return Group(picture, Text(), Text(self._hints(), style="bright_black"))
 
         live = Live(frame(), console=console(), screen=True, auto_refresh=False)
-        with _interrupted() as interrupted, Keys() as keys, live:
+        with interrupted() as left, Keys() as keys, live:
             while not (until_done and self._endings.reached(self._feed)):
-                if not self._obey(keys.next(_FRAME_S)) or interrupted.is_set():
+                if not self._obey(keys.next(_FRAME_S)) or left.is_set():
                     break
                 live.update(frame(), refresh=True)
         # The alternate screen is gone now: leave the last picture behind.
