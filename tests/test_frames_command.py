@@ -238,9 +238,12 @@ def test_a_film_ends_with_the_run(shared_stack, tmp_path):
     wait_for_pictures(shared_stack, run)
     out = tmp_path / "x.gif"
     filming = Cli(shared_stack.home.path).start("frames", run, "--save", str(out), "--seconds", "3600")
-    wait_until("it is being written", lambda: written(out))
-    end(shared_stack, run)
-    said, wrong = filming.communicate(timeout=30)
+    try:
+        wait_until("it is being written", lambda: written(out))
+        end(shared_stack, run)
+        said, wrong = filming.communicate(timeout=30)
+    finally:
+        filming.kill()
     assert (filming.returncode, wrong) == (0, "")
     assert "(the run has ended: cancelled)" in said.replace("\n", " ")
     assert length(out) > 1
