@@ -11,8 +11,11 @@ import select
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import imageio_ffmpeg
+import numpy as np
 import pytest
 from mosaic_cli import MOSAIC, Cli
 from picture_runs import ENDLESS, end, pixels, streams, submit, wait_for_pictures
@@ -20,6 +23,11 @@ from PIL import Image
 from stack import ROOT, wait_until
 
 from mosaic_bus.frames import FrameReader
+from mosaic_services.cli import film
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -205,3 +213,142 @@ def test_pictures_here_go_on_while_the_supervisor_is_dead(stack):
     gaps = [after - before for (before, _), (after, _) in itertools.pairwise([(0.0, 0), *came])]
     assert max(gaps) < 2, "they do not wait for an answer that does not come"
     assert [number for _, number in came] == sorted({number for _, number in came})
+
+
+# ── films ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def length(path: Path) -> int:
+    """How many pictures a film has."""
+    if path.suffix == ".mp4":
+        return imageio_ffmpeg.count_frames_and_secs(str(path))[0]
+    with Image.open(path) as image:
+        return image.n_frames
+
+
+def written(path: Path) -> bool:
+    """Whether something of a film that is being taken is in its file."""
+    scratch = path.with_name(f".{path.name}.new{path.suffix}")
+    return scratch.exists() and scratch.stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_a_film_ends_with_the_run(shared_stack, tmp_path):
+    run = submit(shared_stack)
+    wait_for_pictures(shared_stack, run)
+    out = tmp_path / "x.gif"
+    filming = Cli(shared_stack.home.path).start("frames", run, "--save", str(out), "--seconds", "3600")
+    try:
+        wait_until("it is being written", lambda: written(out))
+        end(shared_stack, run)
+        said, wrong = filming.communicate(timeout=30)
+    finally:
+        filming.kill()
+    assert (filming.returncode, wrong) == (0, "")
+    assert "(the run has ended: cancelled)" in said.replace("\n", " ")
+    assert length(out) > 1
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["x.gif", "x.mp4"])
+def test_ctrl_c_ends_a_film_and_keeps_it(shared_stack, tmp_path, name):
+    run = submit(shared_stack)
+    wait_for_pictures(shared_stack, run)
+    ours, theirs = pty.openpty()
+    out = tmp_path / name
+    process = subprocess.Popen(
+        [*MOSAIC, "frames", run, "--save", str(out), "--seconds", "3600"],
+        env={**Cli(shared_stack.home.path).env, "TERM": "xterm-256color", "COLUMNS": "200"},
+        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - so that Ctrl-C reaches ffmpeg, too, if it can
+    )
+    os.close(theirs)
+    shown = b""
+
+    def read() -> None:
+        nonlocal shown
+        if select.select([ours], [], [], 0.05)[0]:
+            with contextlib.suppress(OSError):
+                shown += os.read(ours, 65536)
+
+    def filming() -> bool:
+        read()
+        return b"filming" in shown and written(out)
+
+    def ended() -> bool:
+        read()
+        return process.poll() is not None
+
+    try:
+        wait_until("it is being written, and says so", filming)
+        os.write(ours, b"\x03")
+        wait_until("Ctrl-C ends it", ended)
+        read()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert process.returncode == 0, shown
+    saved = re.search(rb"saved (\d+) pictures of 160.*ended early by Ctrl-C", shown, re.DOTALL)
+    assert saved, shown
+    assert 1 < length(out) <= int(saved[1])
+    assert list(tmp_path.iterdir()) == [out]
+    end(shared_stack, run)
+
+
+def frames_of(count: int) -> list[SimpleNamespace]:
+    """Fakes of pictures: noise of four colours, a part of which changes; each stays for two moments."""
+    noise = np.random.default_rng(1)
+    colours = noise.integers(0, 256, (4, 3), np.uint8)
+    picture = colours[noise.integers(0, 4, (90, 120))]
+    found = []
+    for number in range(count):
+        picture = picture.copy()
+        picture[number : number + 20, 10:110] = colours[noise.integers(0, 4, (20, 100))]
+        found += [SimpleNamespace(picture=picture)] * 2
+    return found
+
+
+def test_a_gif_is_written_while_the_pictures_come_and_shows_each_of_them(tmp_path):
+    out, frames, sizes = tmp_path / "x.gif", frames_of(60), []
+
+    def coming() -> Iterator[SimpleNamespace]:
+        for frame in frames:
+            yield frame
+            sizes.append(out.stat().st_size)
+
+    assert film._write_gif(out, coming()) == 120
+    assert sizes[60] > out.stat().st_size / 4
+    with Image.open(out) as image:
+        assert (image.n_frames, image.info["loop"]) == (60, 0)
+        for number in range(60):
+            image.seek(number)
+            assert (np.asarray(image.convert("RGB")) == frames[2 * number].picture).all()
+            assert image.info["duration"] == 100
+
+
+@pytest.mark.parametrize("count", [1, 2, 12_001, 30_000])
+def test_a_gif_in_which_nothing_changes(tmp_path, count):
+    still = SimpleNamespace(picture=np.zeros((4, 4, 3), np.uint8))
+    assert film._write_gif(tmp_path / "x.gif", itertools.repeat(still, count)) == count
+    with Image.open(tmp_path / "x.gif") as image:
+        total = 0
+        for number in range(image.n_frames):
+            image.seek(number)
+            total += image.info["duration"]
+    assert total == count * 50
+
+
+def test_a_film_that_is_late_takes_the_newest_picture_nevertheless(monkeypatch):
+    class Feed:
+        """A fake: there is always a new picture."""
+
+        is_over = False
+        numbers = itertools.count(1)
+
+        def next(self, _wait):
+            return next(self.numbers)
+
+    clock = itertools.count(step=100)  # as if each picture took so long to write
+    monkeypatch.setattr(film, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert list(film._sample(0, Feed(), 20, 5, lambda _count: True)) == [0, 1, 2, 3, 4]

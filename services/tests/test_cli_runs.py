@@ -150,9 +150,9 @@ def test_export_holds_every_event_and_replaces_only_when_told(cli, finished, tmp
     assert document["rows"]["events"] == len(journal)
     assert json.loads((out / "run.json").read_text())["run"]["run"] == finished
     assert "exists already" in cli("export", finished, "--out", str(out), code=2).stderr
-    (out / "stale").touch()
+    (out / "logs.parquet").write_text("stale")
     cli("export", finished, "--out", str(out), "--force")
-    assert not (out / "stale").exists()
+    assert pq.read_table(out / "logs.parquet").num_rows == document["rows"]["logs"]
     assert [each.name for each in tmp_path.iterdir()] == ["exported"]
 
 

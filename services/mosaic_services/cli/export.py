@@ -9,60 +9,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from mosaic_bus.commands import Episodes, Events, Logs, RunDetail, Show, Streams
+from mosaic_bus.commands import Episodes, Events, Logs, RunDetail, Show, StreamCounters, Streams
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.errors import FAILED, CliError, InputError
 from mosaic_services.cli.output import console, print_json, say, short
 from mosaic_services.cli.settings import current
-from mosaic_services.cli.tables import EPISODES, EVENTS, LOGS, SCALARS, scalar_rows
+from mosaic_services.cli.tables import EPISODES, EVENTS, LOGS, SCALARS, scalar_rows, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
 
     from mosaic_bus import Bus
 
 __all__ = ["command"]
 
 _PAGE = 10_000
+_DATA = ("events", "episodes", "scalars", "logs")
+_ABOUT = "run.json"
+_FILES = {_ABOUT, *(f"{name}.parquet" for name in _DATA)}
+_NAMED = 3
 
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write; must not exist yet.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Write a run's events, episodes, scalars and logs to Parquet files, and what is known about it to run.json."""
     if out.exists() and not force:
         raise InputError(f"{out} exists already", "choose another folder, or replace it with --force")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file, not a folder")
+    # A link stays, and what it points to is replaced.
+    folder = out.resolve()
+    _require_replaceable(folder)
     with current.connect() as bus:
         detail = bus.request("scheduler", Show(run=run))
         try:
             streams = bus.request("telemetry", Streams(run=detail.run.run)).streams
         except CommandRefusedError:
             streams = []
-        out.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
         try:
-            total = sum(each.stored for each in streams)
-            counts = _write_all(bus, detail, scratch, total, quiet=as_json)
-            document = {
-                **detail.model_dump(mode="json"),
-                "streams": [each.model_dump(mode="json") for each in streams],
-                "rows": counts,
-            }
-            (scratch / "run.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-            scratch.chmod(0o755)
-            _replace(scratch, out)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            counts = _export(bus, detail, streams, folder, quiet=as_json)
+        except OSError as error:
+            raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     _report(detail, out, counts, [each for each in streams if not each.final or each.missing] != [], as_json=as_json)
 
 
@@ -76,15 +71,57 @@ def _report(detail: RunDetail, out: Path, counts: dict[str, int], partial: bool,
         say(("the run has not ended or not all of it is stored: the files hold what there was", "yellow"))
 
 
-def _replace(scratch: Path, out: Path) -> None:
-    """Put the finished folder in its place; an old one is moved away first and removed last."""
-    if not out.exists():
-        scratch.rename(out)
+def _export(bus: Bus, detail: RunDetail, streams: list[StreamCounters], folder: Path, *, quiet: bool) -> dict[str, int]:
+    """Write all files beside the folder, then put them in its place; return how many rows there are of each kind."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        counts = _write_all(bus, detail, scratch, sum(each.stored for each in streams), quiet=quiet)
+        document = {
+            **detail.model_dump(mode="json"),
+            "streams": [each.model_dump(mode="json") for each in streams],
+            "rows": counts,
+        }
+        (scratch / _ABOUT).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        scratch.chmod(0o755)
+        _replace(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return counts
+
+
+def _require_replaceable(folder: Path) -> None:
+    """Refuse a folder that holds anything but an export: replacing it would delete what cannot be exported again."""
+    if not folder.exists():
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent))
-    os.replace(out, old)  # noqa: PTH105 - replaces the empty folder
-    scratch.rename(out)
-    shutil.rmtree(old)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder")
+    inside = sorted(folder.iterdir())
+    others = [each.name for each in inside if each.name not in _FILES or not each.is_file()]
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        names = ", ".join(others[:_NAMED]) + more
+        raise InputError(f"{folder} is not only an export: it also holds {names}", "choose another folder")
+    if inside and not (folder / _ABOUT).exists():
+        raise InputError(f"{folder} is no export: it has no {_ABOUT}", "choose another folder")
+    if folder == Path.cwd():
+        raise InputError(f"{folder} is the folder you are in, and would be a new one", "choose another folder")
+
+
+def _replace(scratch: Path, folder: Path) -> None:
+    """Put the finished folder in its place; an old one is moved away first and removed last."""
+    if not folder.exists():
+        scratch.rename(folder)
+        return
+    _require_replaceable(folder)  # again: an export can take long
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+    try:
+        os.replace(folder, old)  # noqa: PTH105 - replaces the empty folder
+        scratch.rename(folder)
+    finally:
+        if not folder.exists():  # it went wrong between the two: the old one goes back
+            os.replace(old, folder)  # noqa: PTH105 - as above
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_all(bus: Bus, detail: RunDetail, folder: Path, total: int, *, quiet: bool) -> dict[str, int]:
@@ -97,7 +134,7 @@ def _write_all(bus: Bus, detail: RunDetail, folder: Path, total: int, *, quiet: 
 def _write(bus: Bus, detail: RunDetail, folder: Path, advance: Callable[[int], None]) -> dict[str, int]:
     run = detail.run.run
     attempts = range(1, detail.run.attempt + 1)
-    counts = dict.fromkeys(("events", "episodes", "scalars", "logs"), 0)
+    counts = dict.fromkeys(_DATA, 0)
     with (
         _writer(folder / "events.parquet", EVENTS) as events,
         _writer(folder / "scalars.parquet", SCALARS) as scalars,
@@ -123,8 +160,7 @@ def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 def _append(writer: pq.ParquetWriter, schema: pa.Schema, rows: list[dict[str, Any]], attempt: int) -> int:
     if rows:
-        numbered = [{"attempt": attempt, **row} for row in rows]
-        writer.write_table(pa.Table.from_pylist(numbered, schema=schema))
+        writer.write_table(table_of([{"attempt": attempt, **row} for row in rows], schema))
     return len(rows)
 
 

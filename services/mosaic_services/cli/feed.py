@@ -22,6 +22,7 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import FINAL_STATES, HostState, RunState, RunStateName, RunSummary, Usage
+from mosaic_services.cli.wait import _OUTAGE_S
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
@@ -57,8 +58,11 @@ class View:
 
     @property
     def active(self) -> list[RunState]:
-        """Runs that are not final, oldest first."""
-        return sorted((run for run in self.runs if not run.state.final), key=lambda run: run.submitted_at)
+        """Runs that are not final, oldest first; what waits comes last, for a sweep has more than fit a screen."""
+        return sorted(
+            (run for run in self.runs if not run.state.final),
+            key=lambda run: (run.state is RunStateName.QUEUED, run.submitted_at, run.run),
+        )
 
     @property
     def final(self) -> list[RunState]:
@@ -81,6 +85,8 @@ class Feed:
     def __init__(self, bus: Bus, focus: str | None, interval: float, group: str | None = None) -> None:
         self.view = View()
         self.focus = focus
+        # Set once nobody has answered for so long that nobody may be there any more.
+        self.gone: NoAnswerError | None = None
         self._group = group
         self._bus = bus
         self._interval = interval
@@ -104,11 +110,14 @@ class Feed:
         self._thread.join(_ANSWER_S * 2)
 
     def _run(self) -> None:
+        answered_at = time.monotonic()
         while not self._stop.is_set():
             try:
                 self.view = self._ask()
+                answered_at, self.gone = time.monotonic(), None
             except NoAnswerError as error:
                 self.view = replace(self.view, trouble=f"{error.service} does not answer")
+                self.gone = error if time.monotonic() - answered_at > _OUTAGE_S else None
             except BusError as error:
                 self.view = replace(self.view, trouble=str(error))
             self.fresh.set()

@@ -9,6 +9,7 @@ from pathlib import Path  # noqa: TC003 - typer reads it when it runs
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from mosaic_bus import topics
 from mosaic_bus.commands import FrameStream, FrameStreams, Show
@@ -21,9 +22,11 @@ from mosaic_services.cli.errors import FAILED, CliError, InputError
 from mosaic_services.cli.figures import of_picture
 from mosaic_services.cli.output import ago, clock, console, number, print_json, say, short, table
 from mosaic_services.cli.settings import current
+from mosaic_services.cli.watch import interrupted
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
+    from mosaic_bus.frames import Frame
     from mosaic_bus.messages import FrameHandle, RunState
 
 __all__ = ["command"]
@@ -190,7 +193,7 @@ def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *,
             code=FAILED,
         )
     try:
-        count = film.write(path, first, feed, seconds)
+        count, why = _film(feed, path, first, seconds, quiet=as_json)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     height, width = first.picture.shape[:2]
@@ -200,5 +203,24 @@ def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *,
         )
         return
     what = "picture" if count == 1 else "pictures"
-    note = f" ({_about_writer(stream)})" if _about_writer(stream) else ""
-    say(f"saved {count} {what} of {width}×{height} to ", (str(path), "bold"), f", newest {ago(first.wall)}{note}")
+    age = f", newest {ago(first.wall)}" if count == 1 else ""
+    remark = why or _about_writer(stream)
+    note = f" ({remark})" if remark else ""
+    say(f"saved {count} {what} of {width}×{height} to ", (str(path), "bold"), f"{age}{note}")
+
+
+def _film(feed: PictureFeed, path: Path, first: Frame, seconds: float, *, quiet: bool) -> tuple[int, str]:
+    """Write the file; return how many pictures it has, and why a film is shorter than it was to be."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    hidden = quiet or path.suffix.lower() == ".png" or not console().is_terminal
+    with interrupted() as stopped, Progress(*columns, console=console(), transient=True, disable=hidden) as progress:
+        task = progress.add_task("filming; Ctrl-C ends it early", total=film.length(path, seconds))
+
+        def go_on(count: int) -> bool:
+            progress.update(task, completed=count)
+            return not stopped.is_set()
+
+        count = film.write(path, first, feed, seconds, go_on)
+    if stopped.is_set():
+        return count, "ended early by Ctrl-C"
+    return count, f"the run has ended: {feed.state.state}" if feed.is_over else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +16,11 @@ from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import Batch, RunState, StreamKind
 from mosaic_services.cli.output import print_json, short
 from mosaic_services.cli.settings import current, log_to_stderr
+from mosaic_services.cli.wait import _OUTAGE_S
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from mosaic_bus.envelope import Message
 
 __all__ = ["command"]
@@ -55,14 +59,11 @@ async def _main(
         if follow:
             await reader.follow(tail)
         elif as_json:
-            rows = await reader.stored(tail)
+            rows = [row async for page in reader.stored(tail) for row in page]
             print_json({"run": state.run, "attempt": reader.attempt, "lines": rows})
-        else:
-            rows = await reader.stored(tail)
-            reader.print(rows)
-            if not rows:
-                what = "events" if kind == "journal" else "log lines"
-                print(f"run {short(state.run)} ({state.state}) has no {what}", file=sys.stderr)
+        elif not await reader.print_stored(tail):
+            what = "events" if kind == "journal" else "log lines"
+            print(f"run {short(state.run)} ({state.state}) has no {what}", file=sys.stderr)
 
 
 class _Reader:
@@ -86,20 +87,25 @@ class _Reader:
 
     # ── stored lines ────────────────────────────────────────────────────────────────────────────
 
-    async def stored(self, tail: int | None) -> list[dict[str, Any]]:
-        """All stored lines from where we are, or the last ones."""
-        start = self._next
+    async def stored(self, tail: int | None) -> AsyncIterator[list[dict[str, Any]]]:
+        """All stored lines from where we are, or the last ones, page by page."""
+        start: int | None = self._next
         if tail is not None and self._kind == "log":
-            return (await self._page(start, tail)).rows
+            yield (await self._page(self._next, tail)).rows
+            return
         if tail is not None:
-            start = max(start, await self._count() - tail)
-        rows: list[dict[str, Any]] = []
-        while True:
+            start = max(self._next, await self._count() - tail)
+        while start is not None:
             page = await self._page(start, None)
-            rows += page.rows
-            if page.next is None:
-                return rows
+            yield page.rows
             start = page.next
+
+    async def print_stored(self, tail: int | None) -> bool:
+        """Print what is stored and was not printed yet; return whether there was any."""
+        before = self._next
+        async for rows in self.stored(tail):
+            self.print(rows)
+        return self._next > before
 
     async def _page(self, start: int, tail: int | None) -> Rows:
         run = self._state.run
@@ -134,18 +140,19 @@ class _Reader:
         """Print what is stored, then what comes, until the run is final and all its lines were printed."""
         topic = topics.run_log if self._kind == "log" else topics.run_telemetry
         async with self._bus.subscribe(topic(self._state.run)) as live:
-            self.print(await self.stored(tail))
-            stalled = 0
+            await self.print_stored(tail)
+            stalled, heard_at = 0, time.monotonic()
             while stalled < _STALLED_POLLS:
-                progressed = await self._take_live(live)
                 try:
-                    if not progressed:
-                        progressed = await self._catch_up()
+                    progressed = await self._take_live(live) or await self.print_stored(None)
                     if not progressed and await self._is_over():
                         return
                 except NoAnswerError:
                     # Telemetry or the scheduler is being restarted; the live lines go on.
+                    if time.monotonic() - heard_at > _OUTAGE_S:
+                        raise
                     continue
+                heard_at = time.monotonic()
                 ended = self._state.state.final
                 stalled = stalled + 1 if ended and not progressed else 0
         print("the end of this log has not been stored; it may lack lines", file=sys.stderr)
@@ -161,22 +168,17 @@ class _Reader:
     async def _take(self, message: Message) -> None:
         batch = Batch.model_validate(message.payload)
         if batch.attempt > self.attempt and not self._fixed:
-            await self._catch_up()
+            await self.print_stored(None)
             self.attempt, self._next = batch.attempt, 0
         if batch.attempt != self.attempt or not message.buffers:
             return
         if batch.first > self._next:
             # A hole: telemetry has it, or is having it repaired. What follows is stored there as well.
-            await self._catch_up()
+            await self.print_stored(None)
             if batch.first > self._next:
                 return
         lines = bytes(message.buffers[0]).decode(errors="replace").split("\n")[: batch.count]
         self.print([{"number": batch.first + index, "line": line} for index, line in enumerate(lines)])
-
-    async def _catch_up(self) -> bool:
-        before = self._next
-        self.print(await self.stored(None))
-        return self._next > before
 
     async def _is_over(self) -> bool:
         self._state = (await self._bus.request("scheduler", Show(run=self._state.run))).run

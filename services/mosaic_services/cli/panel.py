@@ -89,18 +89,20 @@ class Columns:
 
 
 def table(view: View, width: int, height: int, now: float, selected: str | None = None) -> Group:
-    """Write header, titles and as many runs as fit, active ones first."""
+    """Write header, titles and as many runs as fit, active ones first, the selected one always among them."""
     top = header(view, width)
     if not view.loaded:
         return Group(top, Text("asking…", style=_DIM))
     if view.group is not None:
         top.append(f"\n{view.group.group}  ", style="bold")
         top.append_text(progress(view.group.counts, view.group.total))
-        height -= 1
     if not view.runs:
         return Group(top, Text("\nNo runs yet. Start one:  mosaic submit --worker baseline", style="default"))
     runs = [*view.active, *view.final]
-    shown = runs[: max(1, height - 5)]
+    room = max(1, height - 4 - top.plain.count("\n"))
+    chosen = next((index for index, run in enumerate(runs) if run.run == selected), 0)
+    first = max(0, chosen - room + 1)
+    shown = runs[first : first + room]
     columns = Columns(width, with_loss=any(loss(each) is not None for each in view.summaries.values()))
     lines = [run_line(run, view, columns, now, selected=run.run == selected) for run in shown]
     rest = []

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-__all__ = ["EPISODES", "EVENTS", "LOGS", "SCALARS", "scalar_rows"]
+__all__ = ["EPISODES", "EVENTS", "LOGS", "SCALARS", "scalar_rows", "table_of"]
 
 
 def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -42,6 +42,25 @@ SCALARS = _schema(
     ("ts", pa.float64()),
 )
 LOGS = _schema(("attempt", pa.int32()), ("number", pa.int64()), ("line", pa.string()))
+
+
+def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table; a value that does not fit its column (a seed of 2**63) is null there."""
+    try:
+        return pa.Table.from_pylist(rows, schema=schema)
+    except (OverflowError, pa.ArrowException):
+        fitting = [{each.name: _fitting(row.get(each.name), each.type) for each in schema} for row in rows]
+        return pa.Table.from_pylist(fitting, schema=schema)
+
+
+def _fitting(value: object, kind: pa.DataType) -> object:
+    try:
+        if isinstance(value, int) and kind == pa.float64():  # of which Arrow takes none above 2**53
+            value = float(value)
+        pa.scalar(value, kind)
+    except (OverflowError, pa.ArrowException):
+        return None
+    return value
 
 
 def scalar_rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mosaic_bus import Bus
 
-__all__ = ["command", "watch_runs"]
+__all__ = ["command", "interrupted", "watch_runs"]
 
 _FRAME_S = 0.25
 _POLL_S = 0.7
@@ -69,7 +69,7 @@ def command(
 
 
 def watch_runs(bus: Bus, run: str | None, *, until_done: bool, group: str | None = None) -> None:
-    """Watch until the user leaves, or until nothing is active."""
+    """Watch until the user leaves, or until nothing is active (or nobody answers who could tell)."""
     feed = Feed(bus, run, _POLL_S, group)
     try:
         if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -129,6 +129,12 @@ class Endings:
     def __init__(self) -> None:
         self._watched: dict[str, Watched] = {}
 
+    def reached(self, feed: Feed) -> bool:
+        """Whether it is over now; raises `NoAnswerError` if the stack is gone."""
+        if feed.gone is not None:
+            raise feed.gone
+        return self.is_over(feed.view, feed.focus, time.monotonic())
+
     def is_over(self, view: View, run: str | None, now: float) -> bool:
         """Whether the run, or all runs, are final and their telemetry is stored, or will never be."""
         if not view.loaded:
@@ -143,7 +149,7 @@ class Endings:
 
 
 @contextlib.contextmanager
-def _interrupted() -> Iterator[threading.Event]:
+def interrupted() -> Iterator[threading.Event]:
     """An event that Ctrl-C sets. An exception could come in the middle of anything, and be swallowed there."""
     event = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: event.set())
@@ -171,9 +177,9 @@ class _Screen:
             return Group(picture, Text(), Text(self._hints(), style="bright_black"))
 
         live = Live(frame(), console=console(), screen=True, auto_refresh=False)
-        with _interrupted() as interrupted, Keys() as keys, live:
-            while not (until_done and self._endings.is_over(self._feed.view, self._feed.focus, time.monotonic())):
-                if not self._obey(keys.next(_FRAME_S)) or interrupted.is_set():
+        with interrupted() as left, Keys() as keys, live:
+            while not (until_done and self._endings.reached(self._feed)):
+                if not self._obey(keys.next(_FRAME_S)) or left.is_set():
                     break
                 live.update(frame(), refresh=True)
         # The alternate screen is gone now: leave the last picture behind.
@@ -209,7 +215,7 @@ class _Screen:
                 self._selected = runs[max(0, min(len(runs) - 1, at + (1 if key == "down" else -1)))]
             case "enter" if runs:
                 self._feed.look_at(self._selected or runs[0])
-            case "c":
+            case "c" if self._feed.focus or self._selected in runs:  # never one that is not on the screen
                 self._asked_to_cancel = self._feed.focus or self._selected
         return True
 
@@ -250,5 +256,5 @@ def _print_changes(feed: Feed, *, until_done: bool) -> None:
             elif run.detail or run.reason:
                 line += f"  {run.detail or run.reason}"
             print(line, flush=True)
-        if until_done and endings.is_over(view, feed.focus, time.monotonic()):
+        if until_done and endings.reached(feed):
             return
