@@ -149,7 +149,7 @@ def test_a_value_that_does_not_fit_its_column_is_null_there(column, value, kept)
 IMPATIENT = """
 import sys
 from mosaic_services.cli import wait
-wait._OUTAGE_S = 1.0
+wait.OUTAGE_S = 1.0
 from mosaic_services.cli.main import main
 sys.exit(main())
 """
@@ -252,7 +252,7 @@ def test_a_hole_while_telemetry_is_restarted_does_not_end_following(capsys):
 
 
 def test_following_gives_up_when_nobody_answers_for_long(monkeypatch):
-    monkeypatch.setattr(logs, "_OUTAGE_S", -1.0)
+    monkeypatch.setattr(logs, "OUTAGE_S", -1.0)
     bus = FakeBus(rows(0), None, rows(1))
     with pytest.raises(NoAnswerError):
         asyncio.run(logs._Reader(bus, bus.state, "journal", None).follow(None))

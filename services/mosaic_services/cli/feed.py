@@ -22,7 +22,7 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import FINAL_STATES, HostState, RunState, RunStateName, RunSummary, Usage
-from mosaic_services.cli.wait import _OUTAGE_S
+from mosaic_services.cli.wait import OUTAGE_S
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
@@ -117,7 +117,7 @@ class Feed:
                 answered_at, self.gone = time.monotonic(), None
             except NoAnswerError as error:
                 self.view = replace(self.view, trouble=f"{error.service} does not answer")
-                self.gone = error if time.monotonic() - answered_at > _OUTAGE_S else None
+                self.gone = error if time.monotonic() - answered_at > OUTAGE_S else None
             except BusError as error:
                 self.view = replace(self.view, trouble=str(error))
             self.fresh.set()

@@ -13,7 +13,7 @@ from mosaic_bus.errors import NoAnswerError
 from mosaic_bus.messages import RunStateName
 from mosaic_services.cli.groups import progress
 from mosaic_services.cli.output import console, say
-from mosaic_services.cli.wait import Watched, exit_code
+from mosaic_services.cli.wait import OUTAGE_S, Watched, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["runs_of", "summaries_of", "wait_for_group"]
 
 _POLL_S = 0.5
-_OUTAGE_S = 60.0
 _MOST_AT_ONCE = 1000
 _ANSWER_S = 20.0
 # Nobody reads a line for each of thousands of runs: without a terminal there is one for each so many percent.
@@ -84,7 +83,7 @@ def _wait_final(bus: Bus, group: str, changed: Callable[[GroupState], None]) -> 
             (state,) = bus.request("scheduler", Groups(group=group), timeout=5.0).groups
         except NoAnswerError:
             # The scheduler is being restarted; the runs go on without it.
-            if time.monotonic() - last_answer > _OUTAGE_S:
+            if time.monotonic() - last_answer > OUTAGE_S:
                 raise
             continue
         last_answer = time.monotonic()
@@ -97,6 +96,7 @@ def _wait_final(bus: Bus, group: str, changed: Callable[[GroupState], None]) -> 
 def _wait_stored(bus: Bus, runs: list[RunState]) -> None:
     """Wait for the telemetry of runs that have ended, by the same rule as `mosaic submit --wait`."""
     watched = {each.run: Watched(each.run, state=each) for each in runs}
+    last_answer = time.monotonic()
     while True:
         now = time.monotonic()
         waiting = [each for each in watched.values() if not each.done(now) or not each.moved_at]
@@ -105,9 +105,13 @@ def _wait_stored(bus: Bus, runs: list[RunState]) -> None:
         try:
             found = summaries_of(bus, [each.run for each in waiting])
         except NoAnswerError:
+            now = time.monotonic()
             for each in waiting:
                 each.heard_nothing(now)
+            if now - last_answer > OUTAGE_S:
+                raise
             continue
+        last_answer = now
         for each in waiting:
             if each.state is not None:
                 each.update(each.state, found.get(each.run), now)

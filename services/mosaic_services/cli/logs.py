@@ -16,7 +16,7 @@ from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import Batch, RunState, StreamKind
 from mosaic_services.cli.output import print_json, short
 from mosaic_services.cli.settings import current, log_to_stderr
-from mosaic_services.cli.wait import _OUTAGE_S
+from mosaic_services.cli.wait import OUTAGE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -149,7 +149,7 @@ class _Reader:
                         return
                 except NoAnswerError:
                     # Telemetry or the scheduler is being restarted; the live lines go on.
-                    if time.monotonic() - heard_at > _OUTAGE_S:
+                    if time.monotonic() - heard_at > OUTAGE_S:
                         raise
                     continue
                 heard_at = time.monotonic()

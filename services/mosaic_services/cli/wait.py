@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
     from mosaic_bus import Bus
 
-__all__ = ["Watched", "exit_code", "outcome_lines", "wait_for"]
+__all__ = ["OUTAGE_S", "Watched", "exit_code", "outcome_lines", "wait_for"]
 
 _POLL_S = 0.25
 # A run that has ended and whose telemetry does not move for this long is reported as it is.
 _STALLED_S = 15.0
-_OUTAGE_S = 60.0
+OUTAGE_S = 60.0
+"""Who has not answered for so long is gone, and nobody waits for it any more."""
 _MOST_AT_ONCE = 1000
 
 
@@ -129,7 +130,7 @@ def _poll_until_done(bus: Bus, watched: list[Watched], changed: Callable[[], Non
             # A service is being restarted; the run goes on without it.
             for each in watched:
                 each.heard_nothing(now)
-            if now - last_answer > _OUTAGE_S:
+            if now - last_answer > OUTAGE_S:
                 raise
         changed()
         if all(each.done(now) for each in watched):
