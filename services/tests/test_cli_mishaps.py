@@ -1,0 +1,83 @@
+"""The command line when something is amiss: silent services, input that cannot be used, output that goes nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from mosaic_cli import Cli
+from stack import STRESS, wait_until
+
+from mosaic_services.environments import build, read_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Place(Cli):
+    """A home with the stress worker; `freeze` makes one of its services silent, as a machine without memory would."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.env["MOSAIC_WORKERS"] = str(STRESS)
+
+    def pid(self, service: str) -> int:
+        return int((self.home / f"{service}.lock").read_text())
+
+    def freeze(self, service: str) -> int:
+        os.kill(pid := self.pid(service), signal.SIGSTOP)
+        return pid
+
+    def of_run(self, run: str) -> set[int]:
+        """The processes of a run: its run host and its worker."""
+        found = set()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and run in " ".join(process.cmdline()):
+                    found.add(process.pid)
+        return found
+
+
+@pytest.fixture(scope="session")
+def stress() -> None:
+    """The environment of the stress worker, built once and cached outside the checkout."""
+    build(read_recipe(STRESS), "default", lambda _step, _percent: None)
+
+
+@pytest.fixture
+def place(tmp_path, stress) -> Iterator[Place]:
+    """A stack of its own, for what would spoil a shared one."""
+    made = Place(tmp_path / "home")
+    made("up", "--detach", "--cpus", "2")
+    yield made
+    for name in ("broker", "scheduler", "telemetry", "supervisor"):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            os.kill(made.pid(name), signal.SIGCONT)
+    made("down")
+
+
+# ── silent services ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("silent", ["scheduler", "supervisor"])
+def test_runs_are_kept_although_a_service_is_silent(place, silent):
+    submitted = place.json("submit", "--worker", "stress", "end=hang", "resources.memory_mb=64")
+    run = submitted["runs"][0]["run"]
+    wait_until("the run runs", lambda: place.state(run) == "running")
+    before = place.of_run(run)
+    assert before
+    place.freeze(silent)
+    stopped = place("down", "--keep-runs")
+    assert "could not be told to leave" in stopped.stderr
+    assert stopped.stdout.endswith("stopped\n")
+    assert place.of_run(run) == before
+    place("up", "--detach")
+    wait_until("the run runs", lambda: place.state(run) == "running")
+    assert place.of_run(run) == before
