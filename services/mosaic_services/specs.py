@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def split_words(words: list[str]) -> tuple[list[Path], list[str]]:
     """Tell files from KEY=VALUE words."""
     files, overrides = [], []
     for word in words:
-        if "=" in word and not Path(word).exists():
+        if "=" in word and not os.path.exists(word):  # noqa: PTH110 - Path.exists raises for what no file can be called
             overrides.append(word)
         else:
             files.append(Path(word))
