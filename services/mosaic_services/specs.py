@@ -111,12 +111,15 @@ def parse_word(word: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[str], 
     return keys, value
 
 
-def make_spec(document: dict[str, Any], overrides: list[str], where: str) -> RunSpec:
-    """Put overrides onto a document and check that it is a run; `where` names it in errors."""
+def make_spec(
+    document: dict[str, Any], overrides: list[str], where: str, given: dict[str, Any] | None = None
+) -> RunSpec:
+    """Put overrides, then fields `given` as they are, onto a document; `where` names it in errors."""
     fields = dict(document)
     for word in overrides:
         keys, value = parse_word(word)
         put(fields, keys, value)
+    fields.update(given or {})
     for name in _LISTS:
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]

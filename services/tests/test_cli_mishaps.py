@@ -81,3 +81,45 @@ def test_runs_are_kept_although_a_service_is_silent(place, silent):
     place("up", "--detach")
     wait_until("the run runs", lambda: place.state(run) == "running")
     assert place.of_run(run) == before
+
+
+# ── submitting ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, stress) -> Iterator[Place]:
+    """A stack that starts nothing, for tests that leave it as it was."""
+    made = Place(tmp_path_factory.mktemp("mishaps") / "home")
+    made("up", "--detach", "--cpus", "2")
+    made("queue", "pause")
+    yield made
+    made("down")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_of_several_runs_one_refused_means_none_queued(shared, tmp_path, as_json):
+    (tmp_path / "good.yaml").write_text("{worker: stress, name: good}")
+    (tmp_path / "bad.yaml").write_text("{worker: stress, name: bad, resources: {cpus: 64}}")
+    before = shared.json("runs")["total"]
+    refused = shared("submit", str(tmp_path / "good.yaml"), str(tmp_path / "bad.yaml"), *as_json, code=2)
+    assert f"error: {tmp_path / 'bad.yaml'}: run 2 of 2 (bad): " in refused.stderr
+    assert "none of the 2 runs is queued" in refused.stderr
+    assert shared.json("runs")["total"] == before
+    done = shared.json("submit", str(tmp_path / "good.yaml"), str(tmp_path / "bad.yaml"), "resources.cpus=1")
+    assert [each["name"] for each in done["runs"]] == ["good", "bad"]
+    assert shared.json("runs")["total"] == before + 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lr #3", "123", "a: b", "[x", "é😀\"'"])
+def test_a_name_is_taken_as_it_is(shared, name):
+    (run,) = shared.json("submit", "--worker", "stress", "--name", name, "name=other")["runs"]
+    assert run["name"] == name
+    assert shared.json("show", run["run"])["spec"]["name"] == name
+
+
+def test_a_value_may_be_longer_than_a_file_name(tmp_path):
+    cli = Cli(tmp_path / "home")
+    assert "no stack runs" in cli("submit", "--worker", "stress", f"note={'x' * 5000}", code=3).stderr
+    assert "File name too long" in cli("sweep", "x" * 5000, code=2).stderr
