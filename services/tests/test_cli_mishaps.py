@@ -83,6 +83,34 @@ def test_runs_are_kept_although_a_service_is_silent(place, silent):
     assert place.of_run(run) == before
 
 
+@pytest.mark.slow
+def test_a_silent_supervisor_is_missed_although_the_scheduler_has_never_heard_of_it(place):
+    place.freeze("supervisor")
+    lock = place.home / "scheduler.lock"
+    os.kill(int(before := lock.read_text()), signal.SIGKILL)
+    wait_until("another scheduler", lambda: lock.read_text() not in {"", before})
+    status: dict = {}
+
+    def scheduler_answers() -> bool:
+        status.update(place.json("status", code=3))
+        return {each["service"]: each["answer"] for each in status["services"]}["scheduler"] == "up"
+
+    wait_until("the scheduler answers", scheduler_answers)
+    assert status["hosts"] == []
+    assert [each["service"] for each in status["services"] if each["answer"] == "silent"] == ["supervisor.local"]
+    stats = place("stats", code=3)
+    assert stats.stderr.startswith("error: supervisor.local does not answer")
+    assert [line.split()[0] for line in stats.stdout.splitlines() if "pid" in line] == [
+        "broker",
+        "scheduler",
+        "telemetry",
+    ]
+    place.freeze("scheduler")
+    figures = place.json("stats", code=3)
+    assert figures["silent"] == ["scheduler", "supervisor.local"]
+    assert [each["service"] for each in figures["services"]] == ["broker", "telemetry"]
+
+
 # ── submitting ───────────────────────────────────────────────────────────────────────────────────────
 
 
