@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from mosaic_cli import Cli
+from mosaic_cli import MOSAIC, Cli
 from stack import STRESS, wait_until
 
 from mosaic_services.environments import build, read_recipe
+from mosaic_services.specs import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,3 +154,70 @@ def test_a_value_may_be_longer_than_a_file_name(tmp_path):
     cli = Cli(tmp_path / "home")
     assert "no stack runs" in cli("submit", "--worker", "stress", f"note={'x' * 5000}", code=3).stderr
     assert "File name too long" in cli("sweep", "x" * 5000, code=2).stderr
+
+
+@pytest.mark.slow
+def test_export_into_a_file_is_refused(shared, tmp_path):
+    run = shared.json("submit", "--worker", "stress")["runs"][0]["run"]
+    (tmp_path / "file").touch()
+    assert (
+        f"error: {tmp_path / 'file'}: " in shared("export", run, "--out", str(tmp_path / "file" / "x"), code=2).stderr
+    )
+
+
+# ── input that cannot be used, output that goes nowhere ──────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("command", [["up"], ["up", "--detach"], ["status"], ["down"]])
+def test_a_home_that_is_a_file(tmp_path, command):
+    (tmp_path / "home").touch()
+    refused = Cli(tmp_path / "home")(*command, code=2)
+    assert refused.stderr.startswith(f"error: {tmp_path / 'home'}")
+    assert "defect" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("2024-13-45", "month must be in 1..12"), ("&a [*a]", "recursive"), ("[" * 1000, "nested too deep")],
+)
+def test_yaml_that_cannot_be_read_is_bad_input(tmp_path, value, said):
+    cli = Cli(tmp_path / "home")
+    file = tmp_path / "file.yaml"
+    file.write_text(f"worker: stress\nconfig:\n  when: {value}\n")
+    refused = cli("submit", str(file), code=2).stderr
+    assert refused.startswith(f"error: {file}")
+    assert said in refused
+    assert cli("submit", "--worker", "stress", f"when={value}", code=2).stderr.startswith("error: when: ")
+    file.write_text(f"host: {value}\n")
+    refused = cli("up", "--config", str(file), code=2).stderr
+    assert refused.startswith(f"error: {file}: not YAML")
+    assert said in refused
+
+
+def test_yaml_may_say_something_twice_and_name_days_that_exist(tmp_path):
+    file = tmp_path / "file.yaml"
+    file.write_text("worker: stress\nconfig: {a: &a {x: [1]}, b: *a, c: {<<: *a, y: 2}, when: 2024-12-05}\n")
+    config = read_file(file)["config"]
+    assert (config["a"], config["b"], config["c"]) == ({"x": [1]}, {"x": [1]}, {"x": [1], "y": 2})
+    assert str(config["when"]) == "2024-12-05"
+
+
+@pytest.mark.parametrize("columns", ["", "wide", "0"])
+def test_a_width_that_is_none_is_no_width(tmp_path, columns):
+    cli = Cli(tmp_path / "home")
+    plain = cli("workers", "list").stdout
+    cli.env["COLUMNS"] = columns
+    assert cli("workers", "list").stdout == plain
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [("<&- >&-", 0, ""), (">/dev/full", 2, "error: No space left on device\n"), (">/dev/full --json", 2, "error: No")],
+)
+def test_output_that_goes_nowhere(tmp_path, redirection, code, said):
+    line = f"{shlex.join(MOSAIC)} workers list {redirection}"
+    done = subprocess.run(["sh", "-c", line], env=Cli(tmp_path).env, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith(said)
+    assert said or not done.stderr

@@ -117,14 +117,27 @@ def _root(
 
 def main() -> int:
     """Entry point of the `mosaic` script."""
+    _open_closed()
     try:
         return _run()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return FAILED
+
+
+def _open_closed() -> None:
+    """Put /dev/null where a caller closed a stream (`>&-`), before a file or a socket of ours gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
+
+
+def _drop_output() -> None:
+    """Let what stdout does not take go nowhere, or the interpreter tries again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run() -> int:
@@ -175,6 +188,9 @@ def _explain(error: Exception, arguments: list[str]) -> int:
             return _complain(error.message, _refusal_hint(error), code, detail)
         if isinstance(error, BusError):
             return _complain(str(error), "", USAGE, detail)
+    if isinstance(error, OSError):  # a file, a disk or a folder that is not as it must be
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return _complain(f"{where}{error.strerror or error}", "", USAGE, detail)
     return _complain(f"{type(error).__name__}: {error}", "this is a defect of mosaic; -v shows where", FAILED, detail)
 
 
@@ -205,6 +221,9 @@ def _complain(message: str, hint: str, code: int, detail: str = "") -> int:
     lines = [f"{red}error:{plain} {head}", *(f"       {line}" for line in (*rest, *hint.splitlines()))]
     if current.verbose and detail:
         lines.append(detail.rstrip())
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
     print("\n".join(lines), file=sys.stderr)
     return code
