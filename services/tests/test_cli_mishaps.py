@@ -36,6 +36,11 @@ class Place(Cli):
         os.kill(pid := self.pid(service), signal.SIGSTOP)
         return pid
 
+    def restart(self, service: str) -> None:
+        lock = self.home / f"{service}.lock"
+        os.kill(int(before := lock.read_text()), signal.SIGKILL)
+        wait_until(f"another {service}", lambda: lock.read_text() not in {"", before})
+
     def of_run(self, run: str) -> set[int]:
         """The processes of a run: its run host and its worker."""
         found = set()
@@ -89,9 +94,7 @@ def test_runs_are_kept_although_a_service_is_silent(place, silent):
 @pytest.mark.slow
 def test_a_silent_supervisor_is_missed_although_the_scheduler_has_never_heard_of_it(place):
     place.freeze("supervisor")
-    lock = place.home / "scheduler.lock"
-    os.kill(int(before := lock.read_text()), signal.SIGKILL)
-    wait_until("another scheduler", lambda: lock.read_text() not in {"", before})
+    place.restart("scheduler")
     status: dict = {}
 
     def scheduler_answers() -> bool:
@@ -112,6 +115,16 @@ def test_a_silent_supervisor_is_missed_although_the_scheduler_has_never_heard_of
     figures = place.json("stats", code=3)
     assert figures["silent"] == ["scheduler", "supervisor.local"]
     assert [each["service"] for each in figures["services"]] == ["broker", "telemetry"]
+
+
+@pytest.mark.slow
+def test_a_second_up_does_not_tell_what_the_first_has_logged(place):
+    place.restart("telemetry")
+    log = place.home / "logs" / "up.log"
+    wait_until("the stack tells of it", lambda: "telemetry started again" in log.read_text())
+    second = place("up", "--detach", code=2)
+    assert second.stderr.startswith(f"error: another up (pid {place.pid('up')}) already runs in ")
+    assert "telemetry" not in second.stderr
 
 
 # ── submitting ───────────────────────────────────────────────────────────────────────────────────────
