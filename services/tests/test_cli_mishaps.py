@@ -7,6 +7,8 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -19,7 +21,6 @@ from mosaic_services.specs import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Place(Cli):
@@ -234,3 +235,35 @@ def test_output_that_goes_nowhere(tmp_path, redirection, code, said):
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith(said)
     assert said or not done.stderr
+
+
+# ── completion ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["runs", "--"], {"--state", "--group", "--json", "--home", "--help"}),
+        (["workers", ""], {"list", "install", "describe", "check"}),
+        (["sweep", "show", "--"], {"--limit", "--json"}),
+        (["ru"], {"runs"}),
+    ],
+)
+def test_bash_completes_options_and_commands_of_commands(tmp_path, words, offered):
+    mosaic = Path(sys.executable).with_name("mosaic")
+    cli = Cli(tmp_path)
+    script = subprocess.run([mosaic, "--show-completion", "bash"], env=cli.env, capture_output=True, check=True).stdout
+    line = f"COMP_WORDS=({shlex.join(['mosaic', *words])}) COMP_CWORD={len(words)}\n"
+    ask = f"{script.decode()}\n{line}_mosaic_completion {shlex.quote(str(mosaic))}\nprintf '%s\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", ask], env=cli.env, capture_output=True, text=True, check=True)
+    assert offered <= set(done.stdout.split()), done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_complete_options(tmp_path, shell):
+    asked = {"_MOSAIC_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "mosaic runs --"}
+    env = {**Cli(tmp_path).env, **asked, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("mosaic")], env=env, capture_output=True, text=True, check=False
+    )
+    assert "--state" in done.stdout

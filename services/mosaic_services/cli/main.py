@@ -60,8 +60,8 @@ _EPILOG = (
 )
 
 
-def _build(arguments: list[str]) -> typer.Typer:
-    """Make the application; only modules of commands named in the arguments are imported."""
+def _build(words: list[str]) -> typer.Typer:
+    """Make the application; only modules of commands named in the words are imported."""
     app = typer.Typer(
         name="mosaic",
         no_args_is_help=True,
@@ -72,7 +72,7 @@ def _build(arguments: list[str]) -> typer.Typer:
     )
     app.callback(epilog=_EPILOG)(_root)
     for name, entry in COMMANDS.items():
-        if name not in arguments:
+        if name not in words:
             app.command(name, help=entry.help, rich_help_panel=entry.panel)(_not_loaded)
             continue
         module = importlib.import_module(f"mosaic_services.cli.{name}")
@@ -81,6 +81,13 @@ def _build(arguments: list[str]) -> typer.Typer:
         else:
             app.command(name, rich_help_panel=entry.panel)(with_settings(module.command))
     return app
+
+
+def _to_complete() -> list[str]:
+    """The words of a line that a shell wants completed; bash gives them in one variable, others in another."""
+    if "_MOSAIC_COMPLETE" not in os.environ:
+        return []
+    return " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
 
 
 def _not_loaded() -> None:
@@ -143,7 +150,7 @@ def _drop_output() -> None:
 def _run() -> int:
     arguments = sys.argv[1:]
     try:
-        code = _build(arguments)(args=arguments, standalone_mode=False)
+        code = _build([*arguments, *_to_complete()])(args=arguments, standalone_mode=False)
         sys.stdout.flush()
     except CliError as error:
         return _complain(error.message, error.hint, error.code, error.detail)
