@@ -219,6 +219,7 @@ def test_yaml_may_say_something_twice_and_name_days_that_exist(tmp_path):
 @pytest.mark.parametrize("columns", ["", "wide", "0"])
 def test_a_width_that_is_none_is_no_width(tmp_path, columns):
     cli = Cli(tmp_path / "home")
+    cli.env.pop("COLUMNS", None)
     plain = cli("workers", "list").stdout
     cli.env["COLUMNS"] = columns
     assert cli("workers", "list").stdout == plain
