@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 from mosaic_bus import topics
 from mosaic_bus.messages import Gpu, Model, Resources
 from mosaic_bus.service import explain
+from mosaic_services.specs import load_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +101,7 @@ class HostConfig(Model):
     def read(cls, path: Path) -> HostConfig:
         """Read a YAML or JSON file."""
         try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+            document = load_yaml(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise HostConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
         except yaml.YAMLError as error:

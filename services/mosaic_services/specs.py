@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,18 @@ from pydantic import ValidationError
 from mosaic_bus.messages import Limits, Resources, Retries, RunSpec
 from mosaic_bus.service import explain
 
-__all__ = ["FIELDS", "SpecError", "check_path", "make_spec", "parse_word", "path_of", "put", "read_file", "split_words"]
+__all__ = [
+    "FIELDS",
+    "SpecError",
+    "check_path",
+    "load_yaml",
+    "make_spec",
+    "parse_word",
+    "path_of",
+    "put",
+    "read_file",
+    "split_words",
+]
 
 FIELDS = tuple(RunSpec.model_fields)
 # Fields that have fields of their own, all of them known here; what is in `config` only the worker knows.
@@ -37,17 +49,36 @@ class SpecError(Exception):
 class _Loader(yaml.SafeLoader):
     """YAML in which `1e-3` is a number: YAML 1.1 takes it for text, and everybody writes learning rates so."""
 
+    def construct_document(self, node: yaml.Node) -> Any:
+        # Lets it refuse an anchor that holds itself, instead of making something endless.
+        self.deep_construct = True
+        return super().construct_document(node)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:  # for example, a date that does not exist
+            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
+
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 
 
+def load_yaml(text: str) -> Any:
+    """Read YAML; whatever is wrong with it is a YAMLError."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
+    except RecursionError:
+        raise yaml.YAMLError("nested too deep") from None
+
+
 def split_words(words: list[str]) -> tuple[list[Path], list[str]]:
     """Tell files from KEY=VALUE words."""
     files, overrides = [], []
     for word in words:
-        if "=" in word and not Path(word).exists():
+        if "=" in word and not os.path.exists(word):  # noqa: PTH110 - Path.exists raises for what no file can be called
             overrides.append(word)
         else:
             files.append(Path(word))
@@ -64,11 +95,11 @@ def read_file(path: Path, what: str = "run") -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     try:
-        document = yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
+        document = load_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise SpecError(f"{path}{where}: {getattr(error, 'problem', None) or 'not YAML'}", detail=str(error)) from error
+        raise SpecError(f"{path}{where}: {getattr(error, 'problem', None) or error}", detail=str(error)) from error
     if not isinstance(document, dict):
         raise SpecError(
             f"{path}: a {what} is a map of fields, this is {_kind(document)}", "start with: worker: baseline"
@@ -102,7 +133,7 @@ def parse_word(word: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[str], 
     except SpecError:
         raise SpecError(f"{word!r} is not KEY=VALUE", "for example: config.seed=3") from None
     try:
-        value = yaml.load(text, _Loader) if text else ""  # noqa: S506 - it is a safe loader
+        value = load_yaml(text) if text else ""
     except yaml.YAMLError as error:
         raise SpecError(
             f"{key}: {text!r} is not a YAML value", "quote it: KEY='\"text\"'", detail=str(error)
@@ -110,12 +141,15 @@ def parse_word(word: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[str], 
     return keys, value
 
 
-def make_spec(document: dict[str, Any], overrides: list[str], where: str) -> RunSpec:
-    """Put overrides onto a document and check that it is a run; `where` names it in errors."""
+def make_spec(
+    document: dict[str, Any], overrides: list[str], where: str, given: dict[str, Any] | None = None
+) -> RunSpec:
+    """Put overrides, then fields `given` as they are, onto a document; `where` names it in errors."""
     fields = dict(document)
     for word in overrides:
         keys, value = parse_word(word)
         put(fields, keys, value)
+    fields.update(given or {})
     for name in _LISTS:
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]

@@ -158,7 +158,7 @@ def test_export_holds_every_event_and_replaces_only_when_told(cli, finished, tmp
 
 def test_brackets_and_escapes_in_a_name_are_only_text(cli):
     name = "odd [/bold] [red]x[/red] \x1b[2J"
-    run = cli.json("submit", "--worker", "baseline", "episodes=1", "--name", json.dumps(name), "--wait")["runs"][0]
+    run = cli.json("submit", "--worker", "baseline", "episodes=1", "--name", name, "--wait")["runs"][0]
     assert run["name"] == name
     for command in (["runs"], ["show", run["run"]], ["watch", "--once"], ["watch", run["run"], "--once"]):
         output = cli(*command).stdout

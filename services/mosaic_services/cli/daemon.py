@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from mosaic_services.cli.errors import CliError
+from mosaic_services.cli.errors import FAILED, CliError
 
 if TYPE_CHECKING:
     from mosaic_bus import Home
 
 __all__ = ["start_daemon"]
+
+_LAST_LINES = 10
 
 
 def start_daemon(home: Home, arguments: list[str], *, quiet: bool) -> dict[str, Any]:
@@ -26,6 +29,7 @@ def start_daemon(home: Home, arguments: list[str], *, quiet: bool) -> dict[str, 
     with log_path.open("ab") as log:
         log.write(f"— mosaic up, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
         log.flush()
+        begin = log.tell()
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -61,7 +65,13 @@ def start_daemon(home: Home, arguments: list[str], *, quiet: bool) -> dict[str, 
         process.wait()
         raise
     code = process.wait()
-    said = [line for line in log_path.read_text(errors="replace").splitlines()[-10:] if not line.startswith("— ")]
-    if said and said[0].startswith("error: "):
-        raise CliError(said[0].removeprefix("error: "), "\n".join(line.strip() for line in said[1:]), code=code)
-    raise CliError(f"the stack ended while starting (exit {code})", f"end of {log_path}:\n" + "\n".join(said))
+    said = log_path.read_bytes()[begin:].decode(errors="replace").splitlines()
+    # A stack that runs already may have written between: its lines begin with the time, those of an error do not.
+    if errors := [number for number, line in enumerate(said) if line.startswith("error: ")]:
+        message, *rest = said[errors[-1] :]
+        hint = [line.strip() for line in itertools.takewhile(lambda line: line.startswith(" "), rest)]
+        raise CliError(message.removeprefix("error: "), "\n".join(hint), code=max(code, FAILED))
+    end = "\n".join(said[-_LAST_LINES:])
+    raise CliError(
+        f"the stack ended while starting (exit {code})", f"end of {log_path}:\n{end}", code=max(code, FAILED)
+    )

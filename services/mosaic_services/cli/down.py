@@ -6,13 +6,15 @@ import contextlib
 import os
 import select
 import signal
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mosaic_bus.commands import Detach, Hosts
+from mosaic_bus.errors import BusError
 from mosaic_bus.topics import supervisor
-from mosaic_services.cli.errors import CliError
+from mosaic_services.cli.errors import CliError, NoStackError
 from mosaic_services.cli.locks import holder, wait_until_free
 from mosaic_services.cli.output import print_json
 from mosaic_services.cli.remains import alive, unended
@@ -78,13 +80,27 @@ def command(
 
 
 def _detach() -> list[str]:
-    """Tell all supervisors to leave their runs when they end; return their names."""
+    """Tell all supervisors to leave their runs when they end; return the names of those that heard it.
+
+    Silence is no reason to give up: `mosaic up` makes its own supervisor leave the runs, and needs no bus for it.
+    """
     told = []
-    with current.connect() as bus:
-        for host in _hosts(bus):
-            bus.request(supervisor(host), Detach(), timeout=5.0)
-            told.append(supervisor(host))
+    try:
+        with current.connect() as bus:
+            for name in map(supervisor, _hosts(bus)):
+                try:
+                    bus.request(name, Detach(), timeout=5.0)
+                except BusError as error:
+                    _warn(f"{name} could not be told to leave its runs going: {error}")
+                else:
+                    told.append(name)
+    except (BusError, NoStackError) as error:
+        _warn(f"supervisors of other hosts could not be told to leave their runs going: {error}")
     return told
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def _hosts(bus: Bus) -> list[str]:

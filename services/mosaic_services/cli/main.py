@@ -60,8 +60,8 @@ _EPILOG = (
 )
 
 
-def _build(arguments: list[str]) -> typer.Typer:
-    """Make the application; only modules of commands named in the arguments are imported."""
+def _build(words: list[str]) -> typer.Typer:
+    """Make the application; only modules of commands named in the words are imported."""
     app = typer.Typer(
         name="mosaic",
         no_args_is_help=True,
@@ -72,7 +72,7 @@ def _build(arguments: list[str]) -> typer.Typer:
     )
     app.callback(epilog=_EPILOG)(_root)
     for name, entry in COMMANDS.items():
-        if name not in arguments:
+        if name not in words:
             app.command(name, help=entry.help, rich_help_panel=entry.panel)(_not_loaded)
             continue
         module = importlib.import_module(f"mosaic_services.cli.{name}")
@@ -81,6 +81,13 @@ def _build(arguments: list[str]) -> typer.Typer:
         else:
             app.command(name, rich_help_panel=entry.panel)(with_settings(module.command))
     return app
+
+
+def _to_complete() -> list[str]:
+    """The words of a line that a shell wants completed; bash gives them in one variable, others in another."""
+    if "_MOSAIC_COMPLETE" not in os.environ:
+        return []
+    return " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
 
 
 def _not_loaded() -> None:
@@ -117,20 +124,33 @@ def _root(
 
 def main() -> int:
     """Entry point of the `mosaic` script."""
+    _open_closed()
     try:
         return _run()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return FAILED
+
+
+def _open_closed() -> None:
+    """Put /dev/null where a caller closed a stream (`>&-`), before a file or a socket of ours gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
+
+
+def _drop_output() -> None:
+    """Let what stdout does not take go nowhere, or the interpreter tries again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run() -> int:
     arguments = sys.argv[1:]
     try:
-        code = _build(arguments)(args=arguments, standalone_mode=False)
+        code = _build([*arguments, *_to_complete()])(args=arguments, standalone_mode=False)
         sys.stdout.flush()
     except CliError as error:
         return _complain(error.message, error.hint, error.code, error.detail)
@@ -175,6 +195,9 @@ def _explain(error: Exception, arguments: list[str]) -> int:
             return _complain(error.message, _refusal_hint(error), code, detail)
         if isinstance(error, BusError):
             return _complain(str(error), "", USAGE, detail)
+    if isinstance(error, OSError):  # a file, a disk or a folder that is not as it must be
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return _complain(f"{where}{error.strerror or error}", "", USAGE, detail)
     return _complain(f"{type(error).__name__}: {error}", "this is a defect of mosaic; -v shows where", FAILED, detail)
 
 
@@ -205,6 +228,9 @@ def _complain(message: str, hint: str, code: int, detail: str = "") -> int:
     lines = [f"{red}error:{plain} {head}", *(f"       {line}" for line in (*rest, *hint.splitlines()))]
     if current.verbose and detail:
         lines.append(detail.rstrip())
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
     print("\n".join(lines), file=sys.stderr)
     return code

@@ -61,7 +61,8 @@ def console() -> Console:
     """The terminal, or whatever stdout is."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", _PIPE_COLUMNS))
+    columns = os.environ.get("COLUMNS", "")
+    width = None if sys.stdout.isatty() else (columns.isdecimal() and int(columns)) or _PIPE_COLUMNS
     # Markup off: square brackets in a run's name or in a reason are meant as they are.
     return Console(width=width, highlight=False, emoji=False, markup=False)
 

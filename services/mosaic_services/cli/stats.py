@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mosaic_bus.commands import Hosts, Stats
-from mosaic_bus.topics import supervisor
+from mosaic_bus.commands import HostList, Hosts, Stats
+from mosaic_bus.errors import NoAnswerError
+from mosaic_services.cli.errors import NoStackError
 from mosaic_services.cli.output import ago, console, number, print_json, say, table
 from mosaic_services.cli.settings import current
+from mosaic_services.cli.status import supervisors
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
+    from mosaic_bus.messages import ServiceState
 
 __all__ = ["command"]
+
+_ANSWER_S = 3.0
 
 
 def command(
@@ -23,12 +29,28 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show all counters of the services: what was received, published, dropped, repaired."""
+    """Show all counters of the services: what was received, published, dropped, repaired.
+
+    Exit code 3 if a service is silent.
+    """
+    states: list[ServiceState] = []
+    silent: list[str] = []
     with current.connect() as bus:
-        states = [bus.request(name, Stats(), timeout=3.0) for name in _names(bus, service)]
+        for name in _names(bus, service):
+            try:
+                states.append(bus.request(name, Stats(), timeout=_ANSWER_S))
+            except NoAnswerError:
+                silent.append(name)
     if as_json:
-        print_json({"services": [each.model_dump(mode="json") for each in states]})
-        return
+        print_json({"services": [each.model_dump(mode="json") for each in states], "silent": silent})
+    else:
+        _print(states)
+    if silent:
+        verb = "does" if len(silent) == 1 else "do"
+        raise NoStackError(f"{', '.join(silent)} {verb} not answer", "see: mosaic status, and logs/ in the home")
+
+
+def _print(states: list[ServiceState]) -> None:
     for state in states:
         note = f"  {state.status}: {state.detail}" if state.detail else ""
         say((state.service, "bold"), f"  pid {state.pid}, started {ago(state.started_at)}{note}")
@@ -40,9 +62,10 @@ def command(
 
 
 def _names(bus: Bus, service: str | None) -> list[str]:
-    if service is None:
-        hosts = bus.request("scheduler", Hosts()).hosts
-        return ["broker", "scheduler", "telemetry", *(supervisor(each.host) for each in hosts)]
-    if service == "supervisor":
-        return [supervisor(each.host) for each in bus.request("scheduler", Hosts()).hosts]
-    return [service]
+    if service not in {None, "supervisor"}:
+        return [str(service)]
+    hosts = HostList(hosts=[], silent_s={})
+    with contextlib.suppress(NoAnswerError):
+        hosts = bus.request("scheduler", Hosts(), timeout=_ANSWER_S)
+    services = [] if service else ["broker", "scheduler", "telemetry"]
+    return services + supervisors(hosts)

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from mosaic_bus.errors import BusError
 from mosaic_bus.messages import AttemptPhase, HostState, RunStateName, ServiceState
 from mosaic_bus.topics import supervisor
 from mosaic_services.cli.errors import NO_STACK
+from mosaic_services.cli.locks import holder
 from mosaic_services.cli.output import (
     console,
     duration,
@@ -32,7 +34,7 @@ from mosaic_services.cli.settings import current
 if TYPE_CHECKING:
     from mosaic_bus import Bus
 
-__all__ = ["command"]
+__all__ = ["command", "supervisors"]
 
 _ANSWER_S = 1.5
 _COUNTERS = ("received", "published", "dropped", "repaired")
@@ -62,14 +64,24 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
                 for state in RunStateName
                 if (total := bus.request("scheduler", Runs(states=[str(state)], limit=1), timeout=_ANSWER_S).total)
             }
-        names = ["broker", "scheduler", "telemetry", *(supervisor(each.host) for each in hosts.hosts)]
-        services = [_ask(bus, name) for name in names]
+        services = [_ask(bus, name) for name in ["broker", "scheduler", "telemetry", *supervisors(hosts)]]
     if as_json:
         print_json(_document(services, hosts, counts))
     else:
         _print(services, hosts, counts)
     if any(each.state is None for each in services):
         raise typer.Exit(NO_STACK)
+
+
+def supervisors(hosts: HostList) -> list[str]:
+    """Those of the hosts that have reported, and ours: one that is silent since the scheduler started has not."""
+    names = {supervisor(each.host): None for each in hosts.hosts}
+    home = current.home
+    # `mosaic up` writes host.json, and holds its lock as long as there is to be a supervisor.
+    if current.address == home.address() and holder(home.path / "up.lock") is not None:
+        with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
+            names[supervisor(orjson.loads((home.path / "host.json").read_bytes())["host"])] = None
+    return list(names)
 
 
 def _ask(bus: Bus, name: str) -> _Seen:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mosaic_bus.commands import Submit, Submitted
+from mosaic_bus.commands import NewRun, SubmitMany, Submitted
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_services.cli.chunks import MOST_RUNS
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.output import print_json, say, short
 from mosaic_services.cli.settings import current
@@ -51,8 +52,10 @@ def command(
     mosaic submit --worker baseline env_id=CartPole-v1 episodes=100 resources.cpus=0.5
     """
     files, overrides = split_words(words or [])
-    given = {"profile": profile, "name": name, "priority": priority, "after": json.dumps(after) if after else None}
-    overrides += [f"{key}={value}" for key, value in given.items() if value is not None]
+    if len(files) > MOST_RUNS:
+        raise InputError(f"{len(files):,} files, and at most {MOST_RUNS:,} go at once")
+    options = {"profile": profile, "name": name, "priority": priority, "after": after or None}
+    given = {key: value for key, value in options.items() if value is not None}
     if worker is None and not files:
         raise InputError("nothing to submit", "give a file, or a worker: mosaic submit --worker baseline")
     if worker is not None and files:
@@ -60,11 +63,11 @@ def command(
             f"both --worker {worker} and a file ({files[0]})", "files name their worker; replace it with worker=…"
         )
     if worker is not None:
-        specs = [("command line", make_spec({"worker": worker}, overrides, "command line"))]
+        specs = [("command line", make_spec({"worker": worker}, overrides, "command line", given))]
     else:
-        specs = [(str(path), make_spec(read_file(path), overrides, str(path))) for path in files]
+        specs = [(str(path), make_spec(read_file(path), overrides, str(path), given)) for path in files]
     with current.connect() as bus:
-        submitted = [_submit(bus, spec, where) for where, spec in specs]
+        submitted = _submit(bus, specs)
         if not as_json:
             _print(submitted)
         runs = [each.run for each in submitted]
@@ -80,11 +83,18 @@ def command(
             print_json({"runs": [_document(each) for each in submitted]})
 
 
-def _submit(bus: Bus, spec: RunSpec, where: str) -> Submitted:
+def _submit(bus: Bus, specs: list[tuple[str, RunSpec]]) -> list[Submitted]:
+    """Queue all or none: after a refusal, the same command line can be given again."""
     try:
-        return bus.request("scheduler", Submit(spec=spec))
+        return bus.request("scheduler", SubmitMany(runs=[NewRun(spec=spec) for _, spec in specs])).runs
     except CommandRefusedError as error:
-        raise CommandRefusedError(error.code, f"{where}: {error.message}", error.details) from error
+        message = error.message
+        # The scheduler knows a run of several only by its number.
+        if len(specs) == 1:
+            message = f"{specs[0][0]}: {message}"
+        elif found := re.match(r"run (\d+) of ", message):
+            message = f"{specs[int(found[1]) - 1][0]}: {message}\nnone of the {len(specs)} runs is queued"
+        raise CommandRefusedError(error.code, message, error.details) from error
 
 
 def _print(submitted: list[Submitted]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +39,8 @@ class _Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         word = next((each for each in args if not each.startswith("-")), None)
-        slip = word and not Path(word).exists() and difflib.get_close_matches(word, self.commands, n=1)
+        there = word and os.path.exists(word)  # noqa: PTH110 - Path.exists raises for what no file can be called
+        slip = word and not there and difflib.get_close_matches(word, self.commands, n=1)
         if word is not None and word not in self.commands and not slip:
             args = ["run", *args]
         return super().parse_args(ctx, args)
