@@ -174,9 +174,8 @@ def test_a_value_may_be_longer_than_a_file_name(tmp_path):
 def test_export_into_a_file_is_refused(shared, tmp_path):
     run = shared.json("submit", "--worker", "stress")["runs"][0]["run"]
     (tmp_path / "file").touch()
-    assert (
-        f"error: {tmp_path / 'file'}: " in shared("export", run, "--out", str(tmp_path / "file" / "x"), code=2).stderr
-    )
+    out = tmp_path / "file" / "x"
+    assert shared("export", run, "--out", str(out), code=2).stderr.startswith(f"error: cannot write {out}: ")
 
 
 # ── input that cannot be used, output that goes nowhere ──────────────────────────────────────────────
