@@ -36,6 +36,7 @@ class File:
     repair: int | None = None
     stored: int = 0
     ended: bool = False
+    final: bool = False
 
     def write(self, *lines: bytes) -> None:
         """Append lines."""
@@ -46,8 +47,8 @@ class File:
 
     @property
     def whole(self) -> bool:
-        """Whether the store has said that it has every line."""
-        return self.ended and self.stored == len(self.lines)
+        """Whether the store has said that it has every line, and knows that there are no more."""
+        return self.ended and self.final and self.stored == len(self.lines)
 
 
 class FakeBridge:
@@ -182,4 +183,4 @@ class FakeBridge:
                 for file in self.files:
                     if (file.run, file.attempt, file.kind) == (each.run, each.attempt, each.kind):
                         assert file.offsets[each.stored.number] == each.stored.offset
-                        file.stored = each.stored.number
+                        file.stored, file.final = each.stored.number, each.final
