@@ -98,8 +98,13 @@ def test_a_folder_that_is_no_export_is_refused(tmp_path, names, said):
 
 
 @pytest.mark.parametrize("names", [(), ("run.json",), ("run.json", "events.parquet", "logs.parquet")])
-def test_an_export_or_an_empty_folder_may_be_replaced(tmp_path, names):
-    export._require_replaceable(folder_of(tmp_path, *names))
+def test_an_export_or_an_empty_folder_is_replaced(tmp_path, names):
+    folder, scratch = folder_of(tmp_path, *names), tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "run.json").write_text("new")
+    export._replace(scratch, folder)
+    assert [(each.name, each.read_text()) for each in folder.iterdir()] == [("run.json", "new")]
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_an_export_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):

@@ -109,8 +109,7 @@ def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path,
     monkeypatch.setattr(processes, "sweep", lambda _: time.sleep(0.5) or 0)
     looks = 0
 
-    async def story() -> int:
-        nonlocal looks
+    async def story() -> float:
         tasks = []
         attempts, bridge = attempts_in(tmp_path, lambda task, _: tasks.append(asyncio.create_task(task)))
         key, placement = AttemptKey("01RUN", 1), Placement("n", RunSpec(worker="x"))
@@ -118,13 +117,19 @@ def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path,
         folder.place(placement)
         attempts.tracked[key] = Tracked(folder, placement)
         attempts.machine.attempts[key] = machine.Attempt(phase=AttemptPhase.STARTING)
-        watcher = Watcher(attempts, bridge)
-        watching = asyncio.create_task(watcher.run())
+        reaped = attempts.reap
+
+        def reap():  # as every look begins
+            nonlocal looks
+            looks += 1
+            reaped()
+
+        monkeypatch.setattr(attempts, "reap", reap)
+        watching = asyncio.create_task(Watcher(attempts, bridge).run())
         began = asyncio.get_running_loop().time()
         while not attempts.is_ended(key):
             attempts.stirred.set()
             await asyncio.sleep(0)
-        looks = watcher.looks
         watching.cancel()
         await asyncio.gather(*tasks)
         return asyncio.get_running_loop().time() - began

@@ -36,7 +36,6 @@ class Watcher:
     def __init__(self, attempts: Attempts, bridge: Bridge) -> None:
         # Set when the end of a stream is to be announced.
         self.tails_changed = asyncio.Event()
-        self.looks = 0
         self._attempts = attempts
         self._bridge = bridge
         self._troubled: set[AttemptKey] = set()
@@ -44,7 +43,6 @@ class Watcher:
     async def run(self) -> None:
         """Watch for ever."""
         while True:
-            self.looks += 1
             self._attempts.reap()
             soon = await self._look_at_all(time.monotonic())
             await wait(self._attempts.stirred, 0.0 if soon else _TOLD_S, at_least=_WATCH_S)
