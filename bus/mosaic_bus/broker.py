@@ -12,12 +12,12 @@ from collections import Counter
 from typing import IO, TYPE_CHECKING
 
 import msgpack
-import structlog
 import zmq
 
 from mosaic_bus import envelope
 from mosaic_bus.errors import BadMessageError, CannotBindError
 from mosaic_bus.home import hold_lock
+from mosaic_bus.logs import Logger
 from mosaic_bus.wire import send_now
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 # Messages kept for one slow subscriber before ZeroMQ drops for that subscriber alone.
 # A telemetry batch is at most about 128 KiB, so a subscriber that never reads costs 64 MB at the most.

@@ -7,7 +7,6 @@ import contextlib
 from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-import structlog
 import zmq
 import zmq.asyncio
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from mosaic_bus import envelope, topics
 from mosaic_bus.envelope import Message, Stamper
 from mosaic_bus.errors import BadMessageError, CommandRefusedError, NoAnswerError, NotConnectedError
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Model
 from mosaic_bus.wire import send_now
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BusClient", "Subscription"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 Result = TypeVar("Result", bound=Model)
 

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-import numpy as np
-
 from mosaic_bus.errors import LayoutError, StaleFrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from io import FileIO
 
+    import numpy as np
     import numpy.typing as npt
 
     from mosaic_bus.messages import FrameHandle
@@ -204,6 +203,8 @@ class FrameReader:
         if facts is None:
             return None
         at = HEADER_BYTES + (number % self.slots) * self._stride
+        import numpy as np  # noqa: PLC0415 - start-up time of supervisors, most of which never copy a picture
+
         picture = np.empty(math.prod(facts.shape), np.uint8)
         if os.preadv(self._file.fileno(), [picture.data], at + SLOT_HEADER_BYTES) < picture.size:
             raise self._cut_short()

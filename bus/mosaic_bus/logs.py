@@ -1,13 +1,17 @@
-"""How services log: one JSON object per line on stderr, and never so that logging stops a service."""
+"""How services log: one JSON object per line on stderr, and never so that logging stops a service.
+
+structlog imports rich for output that services do not use, which would be a fifth of their start-up, and clients hardly
+ever log. So structlog is imported when something is first logged, and by services without rich.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, TextIO, cast
-
-import structlog
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
     from typing import Protocol
 
     class Writable(Protocol):
@@ -17,7 +21,23 @@ if TYPE_CHECKING:
         def flush(self) -> None: ...
 
 
-__all__ = ["ForgivingStream", "configure_logging"]
+__all__ = ["ForgivingStream", "Logger", "configure_logging", "log_to_stderr"]
+
+
+class Logger:
+    """A logger of structlog's, made when it is first used."""
+
+    configure: ClassVar[Callable[[], None] | None] = None
+    _made: Any = None
+
+    def __getattr__(self, level: str) -> Any:
+        if self._made is None:
+            import structlog  # noqa: PLC0415 - start-up time
+
+            if Logger.configure is not None:
+                Logger.configure()
+            self._made = structlog.get_logger()
+        return getattr(self._made, level)
 
 
 class ForgivingStream:
@@ -44,7 +64,8 @@ class ForgivingStream:
 
 
 def configure_logging(service: str) -> None:
-    """Log with time, level and service."""
+    """Log with time, level and service: for a process that is a service and nothing else."""
+    structlog = _import_structlog_without_rich()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -57,3 +78,27 @@ def configure_logging(service: str) -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
+
+
+def log_to_stderr() -> None:
+    """Keep what the bus client logs out of stdout, which may have to be JSON: for a command."""
+
+    def configure() -> None:
+        import structlog  # noqa: PLC0415 - start-up time
+
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr), cache_logger_on_first_use=True)
+
+    Logger.configure = staticmethod(configure)
+
+
+def _import_structlog_without_rich() -> ModuleType:
+    modules: dict[str, Any] = sys.modules
+    hidden = (
+        modules.setdefault("rich", None) is None
+    )  # An import of what is None here fails, and structlog expects that.
+    try:
+        import structlog  # noqa: PLC0415 - rich must be hidden first
+    finally:
+        if hidden:
+            del modules["rich"]
+    return structlog

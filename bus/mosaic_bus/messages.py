@@ -45,7 +45,8 @@ __all__ = [
 class Model(BaseModel):
     """Base of all bodies: immutable, and unknown keys are ignored so that newer senders are understood."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    # A validator is built when it is first needed: no process needs all of them, and they are a fifth of its start-up.
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings", defer_build=True)
 
 
 # What can stand in a topic and name a folder.

@@ -10,7 +10,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import structlog
 from pydantic import ValidationError
 
 from mosaic_bus import envelope, topics
@@ -19,7 +18,7 @@ from mosaic_bus.client import BusClient, Subscription
 from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Stats
 from mosaic_bus.envelope import PROTOCOL_VERSION, Message
 from mosaic_bus.errors import BadMessageError, BusError, CommandRefusedError, NameTakenError, NoAnswerError
-from mosaic_bus.logs import configure_logging
+from mosaic_bus.logs import Logger, configure_logging
 from mosaic_bus.messages import Model, ServiceState
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HEARTBEAT_S", "Service", "serve"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 _GARBAGE_THRESHOLDS = (100_000, 20, 100)
 _MOST_FILES = 65_536

@@ -29,3 +29,34 @@ def test_lines_are_json_with_service_and_level(word):
     done = subprocess.run([sys.executable, "-c", LOG_A_LOT], capture_output=True, text=True, check=True)
     assert len(done.stderr.splitlines()) == 100
     assert word in done.stderr.splitlines()[0]
+
+
+QUIET_UNTIL_ASKED = """
+import sys
+from mosaic_bus.logs import Logger, log_to_stderr
+log_to_stderr()
+log = Logger()
+assert "structlog" not in sys.modules
+log.warning("of a client", reason="x")
+import structlog.dev
+assert structlog.dev.rich is not None, "who uses structlog beside us finds it as ever"
+"""
+
+
+def test_client_logs_to_stderr_and_imports_structlog_only_then():
+    done = subprocess.run([sys.executable, "-c", QUIET_UNTIL_ASKED], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert "of a client" in done.stderr
+
+
+RICH_IS_BACK = """
+from mosaic_bus.logs import configure_logging
+configure_logging("test")
+import rich.console
+print(rich.console.Console().width > 0)
+"""
+
+
+def test_rich_can_be_imported_after_logging_was_configured():
+    done = subprocess.run([sys.executable, "-c", RICH_IS_BACK], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -13,9 +13,10 @@ from mosaic_bus import topics
 from mosaic_bus.client import BusClient, Subscription
 from mosaic_bus.commands import Events, Logs, Rows, Show, StreamCounters, Streams
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
+from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Batch, RunState, StreamKind
 from mosaic_services.cli.output import print_json, short
-from mosaic_services.cli.settings import current, log_to_stderr
+from mosaic_services.cli.settings import current
 from mosaic_services.cli.wait import OUTAGE_S
 
 if TYPE_CHECKING:

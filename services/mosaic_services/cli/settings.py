@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -55,16 +54,10 @@ class Settings:
     def connect(self) -> Bus:
         """Connect to the running stack."""
         from mosaic_bus import Bus  # noqa: PLC0415 - start-up time
+        from mosaic_bus.logs import log_to_stderr  # noqa: PLC0415 - start-up time
 
         log_to_stderr()
         return Bus(self.require_stack(), connect_timeout=_CONNECT_TIMEOUT_S)
-
-
-def log_to_stderr() -> None:
-    """Keep what the bus client logs out of stdout, which may have to be JSON."""
-    import structlog  # noqa: PLC0415 - start-up time
-
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr), cache_logger_on_first_use=True)
 
 
 current = Settings()

@@ -17,12 +17,13 @@ from rich.table import Table
 from mosaic_bus import Bus, BusError, Home
 from mosaic_bus.commands import Hosts
 from mosaic_bus.home import Address
+from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Gpu
 from mosaic_services.cli.daemon import start_daemon
 from mosaic_services.cli.errors import CliError, InputError
 from mosaic_services.cli.locks import wait_until_free
 from mosaic_services.cli.output import console, gpu_list, own_tags, print_json, say, size, styled
-from mosaic_services.cli.settings import current, log_to_stderr
+from mosaic_services.cli.settings import current
 from mosaic_services.cli.stack import Stack, StackStoppedError
 from mosaic_services.host_config import HostConfig, HostConfigError
 

@@ -11,7 +11,6 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
@@ -47,6 +46,7 @@ from mosaic_bus.commands import (
     WhyResult,
 )
 from mosaic_bus.errors import BusError, CommandRefusedError
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import HostState, Model, RunSpec
 from mosaic_bus.service import Service, explain
 from mosaic_services.scheduler import events, queries, why
@@ -66,7 +66,7 @@ __all__ = ["SchedulerService"]
 
 Taken = TypeVar("Taken", Submitted, SubmittedMany)
 
-_log = structlog.get_logger()
+_log = Logger()
 
 _TICK_S = 0.5
 # How long to wait for a host's answer; the machine repeats what a report has not confirmed.

@@ -8,9 +8,8 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase, AttemptReport, FailureCategory, StreamId, Usage
 from mosaic_services.supervisor import machine, processes
 from mosaic_services.supervisor.builder import Builder, BuildFailedError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempts"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 _START_DEADLINE_S = 10.0
 _STOPS_REMEMBERED = 10_000

@@ -9,9 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import structlog
-
 from mosaic_bus import topics
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Batch, Position, StreamId, StreamTail, StreamTails
 from mosaic_services.supervisor.lines import Cut, Limits, LineFile
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WINDOW_BYTES", "Bridge", "Stream"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 # How far ahead of the store a stream may be: enough to keep the store busy, little enough to fit every queue between.
 WINDOW_BYTES = 4 * 1024 * 1024

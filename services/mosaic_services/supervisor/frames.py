@@ -14,13 +14,12 @@ import shutil
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-import structlog
-
 from mosaic_bus import topics
 from mosaic_bus.commands import FrameStream
 from mosaic_bus.errors import BusError, FrameError
 from mosaic_bus.frames import FrameFacts, FrameReader
 from mosaic_bus.home import make_private
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import FrameHandle
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FASTLANE_DIR", "LIST_S", "TURN_S", "Frames", "Ring"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 FASTLANE_DIR = "MOSAIC_FASTLANE_DIR"
 # How often there is a turn, and how many rings are looked at in one: up to so many streams, each is announced up to

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import structlog
 
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Gpu, Resources
 from mosaic_services.host_config import HostConfigError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Inventory", "take_inventory"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ID = re.compile(r"[A-Za-z0-9-]+")

@@ -8,8 +8,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from PIL import Image
-
 from mosaic_bus import topics
 from mosaic_bus.frames import FrameReader
 
@@ -175,6 +173,8 @@ class Pictures:
 
 def to_jpeg(frame: Frame, kind: Kind) -> bytes:
     """Encode a picture, made smaller if it is larger than wanted."""
+    from PIL import Image  # noqa: PLC0415 - start-up time
+
     image = Image.fromarray(frame.picture)
     image = image if image.mode in {"L", "RGB"} else image.convert("RGB")
     image.thumbnail((kind.max_dim, kind.max_dim), Image.Resampling.BILINEAR)

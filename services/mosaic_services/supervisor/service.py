@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
-import structlog
 from pydantic import ValidationError
 
 from mosaic_bus import topics
@@ -28,6 +27,7 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.envelope import new_id
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import (
     BuildProgress,
     HostState,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SupervisorService"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 _USAGE_S = 2.0
 _SCAN_S = 5.0

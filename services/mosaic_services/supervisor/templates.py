@@ -15,8 +15,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import structlog
-
+from mosaic_bus.logs import Logger
 from mosaic_services.processes import MARK
 from mosaic_services.supervisor import run_host
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Template", "TemplateError", "Templates"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 Key = tuple[str, str]
 

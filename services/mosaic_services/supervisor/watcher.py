@@ -7,8 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-import structlog
-
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase
 from mosaic_services.supervisor import machine, processes
 from mosaic_services.supervisor.waiting import wait
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Watcher"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 # However much happens, all attempts are looked at only so often.
 _WATCH_S = 0.02

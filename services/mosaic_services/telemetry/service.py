@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from pydantic import ValidationError
 
 from mosaic_bus import topics
@@ -26,6 +25,7 @@ from mosaic_bus.commands import (
     SummariesResult,
 )
 from mosaic_bus.errors import BusError, CommandRefusedError
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Batch, StoredPosition, StoredPositions, StreamTails
 from mosaic_bus.service import Service
 from mosaic_services.telemetry.inbox import Arrival, Inbox
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TelemetryService"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 INBOX_BYTES = 64 * 1024 * 1024
 ASK_TIMEOUT_S = 0.9

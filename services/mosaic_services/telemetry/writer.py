@@ -10,8 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import structlog
-
+from mosaic_bus.logs import Logger
 from mosaic_services.telemetry.lines import read_journal, read_log, unreadable
 from mosaic_services.telemetry.store import NUMBER_BITS, Entry, Store
 from mosaic_services.telemetry.streams import Ask, StreamKey
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "Writer"]
 
-_log = structlog.get_logger()
+_log = Logger()
 
 GATHER_S = (0.01, 0.05)
 """Between two transactions, what arrives is gathered for twice as long as the last one took, within these limits: quick
