@@ -195,6 +195,9 @@ def test_watch_without_a_terminal(cli, finished):
     run = cli.submit("name=watched", "episodes=300")
     lines = cli("watch", run, "--until-done").stdout.splitlines()
     assert re.search(rf"{run[-6:]}  watched  succeeded  100%  step [\d,]+  episode 300", lines[-1])
+    lines = cli("submit", "--worker", "baseline", "name=piped", "episodes=20", "--watch").stdout.splitlines()
+    assert lines[0].startswith("queued ")
+    assert "  piped  succeeded  100%" in lines[-1]
 
 
 class Terminal:

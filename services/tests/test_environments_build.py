@@ -26,6 +26,7 @@ from mosaic_services.environments.environment import cache_folder
 from mosaic_services.environments.wheels import build_wheel
 
 pytestmark = pytest.mark.slow
+SHARED_CACHE = cache_folder()  # that all other tests use
 BROKEN = "this-package-does-not-exist-anywhere==1.0\n"
 
 
@@ -39,14 +40,6 @@ def cache(tmp_path, monkeypatch) -> Path:
 def worker(tmp_path) -> Path:
     """A copy of the stress worker, to be changed."""
     return Path(shutil.copytree(STRESS, tmp_path / "stress_worker", ignore=shutil.ignore_patterns("__pycache__")))
-
-
-def shared_cache() -> Path:
-    """The cache that all other tests use, with the packages of the stress worker in it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MOSAIC_CACHE", raising=False)
-        build(read_recipe(STRESS), "default", lambda _step, _percent: None)
-        return cache_folder()
 
 
 def start_build(folder: Path, home: Path) -> subprocess.Popen[str]:
@@ -271,7 +264,10 @@ def test_what_is_edited_while_it_is_built_never_stands_under_the_name_of_somethi
     tmp_path: Path, cache: Path, worker: Path
 ):
     cache.mkdir()
-    (cache / "envs").symlink_to(shared_cache() / "envs")  # the packages are not what this is about
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MOSAIC_CACHE", str(SHARED_CACHE))
+        build(read_recipe(STRESS), "default", lambda _step, _percent: None)
+    (cache / "envs").symlink_to(SHARED_CACHE / "envs")  # the packages are not what this is about
     source = worker / "stress_worker" / "cli.py"
     before = source.read_text()
     first = status(read_recipe(worker), "default")

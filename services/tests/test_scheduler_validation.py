@@ -116,6 +116,12 @@ def test_fields_that_depend_on_another_field_are_checked_by_name():
     ]
 
 
+def test_a_field_that_may_not_be_given_is_to_be_left_out():
+    schema = ConfigSchema({"properties": {"schedule": {"const": None}}})
+    assert schema.problems({"schedule": None}) == []
+    assert schema.problems({"schedule": "goto"}) == ["config.schedule: 'goto' is not allowed; leave it out"]
+
+
 def test_a_field_that_is_described_twice_is_complained_about_once():
     count = {"type": "integer", "minimum": 0}
     schema = {"properties": {"steps": count}, "allOf": [{"properties": {"steps": {"type": "integer", "minimum": 1}}}]}

@@ -51,7 +51,7 @@ COMMANDS = {
     "rerun": _Entry("Submit a run again.", _RUNS),
     "priority": _Entry("Let waiting runs go before others, or after them.", _RUNS),
     "export": _Entry("Write a run's data to Parquet files.", _RUNS),
-    "workers": _Entry("Install, describe and check workers.", _WORKERS),
+    "workers": _Entry("Install, describe, check and remove workers.", _WORKERS),
 }
 
 _EPILOG = (

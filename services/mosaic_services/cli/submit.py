@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,7 +75,8 @@ def command(
         if watch:
             from mosaic_services.cli.watch import watch_runs  # noqa: PLC0415 - start-up time
 
-            watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=False)
+            # Without a terminal there is nobody to leave it.
+            watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=not sys.stdout.isatty())
         elif wait:
             from mosaic_services.cli.wait import wait_for  # noqa: PLC0415 - start-up time
 

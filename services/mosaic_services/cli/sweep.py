@@ -115,7 +115,7 @@ def _after(bus: Bus, group: str, *, wait: bool, watch: bool, as_json: bool) -> N
     if watch:
         from mosaic_services.cli.watch import watch_runs  # noqa: PLC0415 - start-up time
 
-        watch_runs(bus, None, group=group, until_done=False)
+        watch_runs(bus, None, group=group, until_done=not sys.stdout.isatty())  # as `mosaic submit --watch`
         return
     code = 0
     if wait:

@@ -1,4 +1,4 @@
-"""`mosaic workers`: install, describe and check workers. Works without a running stack."""
+"""`mosaic workers`: install, describe, check and remove workers. Works without a running stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mosaic_services.cli.errors import FAILED, CliError, InputError
-from mosaic_services.cli.output import console, print_json, say, styled, table
+from mosaic_services.cli.output import console, print_json, say, size, styled, table
 from mosaic_services.cli.settings import current, with_settings
 from mosaic_services.environments import (
     BuildError,
@@ -27,6 +27,7 @@ from mosaic_services.environments import (
     recipe_for,
     register,
     remember_upstream,
+    remove,
     require_own_name,
     status,
 )
@@ -260,3 +261,30 @@ def check(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) ->
         raise CliError(
             f"{environment.recipe.worker}/{profile} does not pass", f"its folder: {environment.recipe.folder}"
         )
+
+
+@_command("remove")
+def remove_worker(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a worker (mosaic workers list).")],
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="P", help="Only this one of its environments.", show_default="all of them"),
+    ] = None,
+    as_json: _JSON = False,
+) -> None:
+    """Remove the environments of a worker, older versions too; a folder of your own is forgotten, not deleted."""
+    with _explained():
+        done = remove(name, profile, current.home)
+    if as_json:
+        folders = [str(each) for each in done.folders]
+        facts = {"profiles": done.profiles, "folders": folders, "freed_bytes": done.freed, "forgotten": done.forgotten}
+        print_json({"worker": name, **facts})
+        return
+    if not done.folders:
+        say(f"nothing of {name} is installed")
+    for each in done.profiles:
+        say(("✓ ", "green"), f"{name}/{each} removed")
+    if done.folders:
+        say(f"  {size(done.freed / 2**20)} are free again")
+    if done.forgotten:
+        say(f"  {name} is no longer known here; its folder is left as it is")

@@ -5,6 +5,7 @@ from mosaic_services.environments.environment import Environment, status
 from mosaic_services.environments.errors import (
     BuildError,
     EnvironmentsError,
+    InUseError,
     RecipeError,
     UnknownProfileError,
     UnknownWorkerError,
@@ -19,15 +20,18 @@ from mosaic_services.environments.recipes import (
     register,
     require_own_name,
 )
+from mosaic_services.environments.removal import Removed, remove
 from mosaic_services.environments.upstreams import check_upstream, fetch_upstream, remember_upstream
 
 __all__ = [
     "BuildError",
     "Environment",
     "EnvironmentsError",
+    "InUseError",
     "Profile",
     "Recipe",
     "RecipeError",
+    "Removed",
     "UnknownProfileError",
     "UnknownWorkerError",
     "UpstreamError",
@@ -39,6 +43,7 @@ __all__ = [
     "recipe_for",
     "register",
     "remember_upstream",
+    "remove",
     "require_own_name",
     "status",
 ]

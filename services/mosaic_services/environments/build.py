@@ -49,6 +49,9 @@ def _build_missing(environment: Environment, progress: Callable[[str, float], No
     """Build what is not there; False if lock or code were changed meanwhile."""
     for path in (environment.venv, environment.site):
         path.parent.mkdir(parents=True, exist_ok=True)
+    # First, so that whoever removes environments meanwhile sees that this virtualenv is needed.
+    whose = {"worker": environment.recipe.worker, "profile": environment.profile, "venv": environment.venv.name}
+    _write(environment.site.with_name(f"{environment.site.name}.json"), whose)
     with _only_one(environment.venv, progress, percent=0.0) as lock:
         if not environment.has_packages and not _build_venv(environment, progress, lock):
             return False
@@ -232,7 +235,12 @@ def _run(
 
 
 def _mark(folder: Path, content: object) -> None:
-    """Write the mark that says a folder is whole; atomic, and last."""
-    scratch = folder / f".{COMPLETE}"
+    """Write the mark that says a folder is whole; last."""
+    _write(folder / COMPLETE, content)
+
+
+def _write(path: Path, content: object) -> None:
+    """Write a file so that it is whole or not there."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(json.dumps(content))
-    scratch.replace(folder / COMPLETE)
+    scratch.replace(path)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BuildError",
     "EnvironmentsError",
+    "InUseError",
     "RecipeError",
     "UnknownProfileError",
     "UnknownWorkerError",
@@ -45,6 +46,19 @@ class UpstreamError(EnvironmentsError):
 
     def __init__(self, worker: str, why: str) -> None:
         super().__init__(f"{why}  (mosaic workers install {worker} --upstream PATH, or --no-upstream)")
+
+
+class InUseError(EnvironmentsError):
+    """An environment that cannot be removed: processes run from it (by number), or it is being built (none)."""
+
+    def __init__(self, what: str, processes: dict[int, str]) -> None:
+        if not processes:
+            super().__init__(f"{what} is being built; try again when that has ended")
+            return
+        first, *_ = (f"{pid} ({command[:60]}…)" for pid, command in sorted(processes.items()))
+        more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
+        super().__init__(f"{what} is in use by process {first}{more}; cancel its runs first")
+        self.processes = processes
 
 
 class BuildError(EnvironmentsError):

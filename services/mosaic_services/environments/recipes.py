@@ -22,9 +22,11 @@ __all__ = [
     "Profile",
     "Recipe",
     "find_recipes",
+    "forget",
     "read_recipe",
     "recipe_for",
     "register",
+    "registered",
     "require_own_name",
 ]
 
@@ -225,3 +227,13 @@ def register(recipe: Recipe, home: Home) -> None:
     scratch = home.path / f"workers.{recipe.worker}.new"
     scratch.write_text(str(recipe.folder))
     scratch.replace(folder / recipe.worker)
+
+
+def registered(home: Home) -> set[str]:
+    """The names of the workers whose folders were made known to a home."""
+    return {note.name for note in (home.path / "workers").glob("*")}
+
+
+def forget(worker: str, home: Home) -> None:
+    """Take back `register`; the worker's folder is left as it is."""
+    (home.path / "workers" / worker).unlink(missing_ok=True)

@@ -101,7 +101,9 @@ def _explain(error: ValidationError) -> list[str]:
 
 
 def _instead(given: object, schema: dict[str, Any]) -> str:
-    """Say what to give in place of a value: of many names the nearest, else all that is allowed."""
+    """Say what to give in place of a value: nothing, or of many names the nearest, else all that is allowed."""
+    if schema.get("const", given) is None:
+        return "leave it out"
     names = [name for name in schema.get("enum", []) if isinstance(name, str)]
     near = _nearest(given, names) if isinstance(given, str) else []
     if len(names) <= _VALUES_NAMED or not near:

@@ -1,0 +1,119 @@
+"""Environments that are removed again, in a cache of their own, with a copy of the virtualenv that all tests use."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from mosaic_cli import Cli
+from stack import STRESS
+
+from mosaic_bus import Home
+from mosaic_services.environments import InUseError, build, read_recipe, remove, status
+from mosaic_services.environments.environment import cache_folder
+
+QUIET = lambda _step, _percent: None  # noqa: E731 - shorter than a function with a docstring
+HANG = "print('up', flush=True); import time; time.sleep(1000)"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    shared = build(read_recipe(STRESS), "default", QUIET)
+    folder = tmp_path / "cache"
+    (folder / "envs").mkdir(parents=True)
+    subprocess.run(["cp", "-al", shared.venv, folder / "envs"], check=True)
+    monkeypatch.setenv("MOSAIC_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def worker(tmp_path) -> Path:
+    return Path(shutil.copytree(STRESS, tmp_path / "stress_worker", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def edit(worker: Path, text: str) -> None:
+    with (worker / "stress_worker" / "__init__.py").open("a") as file:
+        file.write(text)
+
+
+@pytest.mark.slow
+def test_all_versions_go_and_what_runs_or_is_needed_stays(tmp_path, cache, worker):
+    home = Home.find(tmp_path / "home")
+    home.create()
+    old = build(read_recipe(worker), "default", QUIET)
+    edit(worker, "\nNEWER = True\n")
+    new = build(read_recipe(worker), "default", QUIET)
+    with (worker / "profiles.toml").open("a") as file:
+        file.write("\n[other]\nlock = 'locks/default.lock'\npython = '>=3.11,<3.14'\n")
+    other = build(read_recipe(worker), "other", QUIET)
+    assert (old.venv, old.site != new.site) == (new.venv, True) == (other.venv, True)
+
+    command = [str(old.python), "-c", HANG]
+    running = subprocess.Popen(command, env=old.environ(), stdout=subprocess.PIPE)
+    try:
+        assert running.stdout.readline() == b"up\n"
+        with pytest.raises(InUseError, match=rf"stress is in use by process {running.pid} \(.*cancel its runs first"):
+            remove("stress", None, home)
+        assert [each.status for each in (old, new, other)] == ["installed"] * 3
+    finally:
+        running.kill()
+        running.communicate()
+
+    done = remove("stress", "default", home)
+    assert (done.profiles, set(done.folders)) == (["default"], {old.site, new.site})
+    assert (old.site.exists(), new.site.exists(), other.status) == (False, False, "installed")
+    done = remove("stress", None, home)
+    assert (done.profiles, done.folders) == (["other"], [other.site, other.venv])
+    assert done.freed > 10_000_000
+    assert [path.suffix for path in [*cache.glob("envs/*"), *cache.glob("sites/*")]] == [".lock"] * 4
+    assert status(read_recipe(worker), "other").status == "available"
+
+
+@pytest.mark.slow
+def test_own_worker_is_installed_removed_and_forgotten(tmp_path, cache, worker):
+    mosaic = Cli(tmp_path / "home")
+    refused = mosaic("workers", "remove", "stress", code=2).stderr
+    assert refused.startswith("error: worker 'stress' is unknown; known are baseline, cleanrl")
+    mosaic("workers", "install", str(worker))
+    assert (
+        "has no profile 'defalt'; did you mean default?"
+        in mosaic("workers", "remove", "stress", "--profile", "defalt", code=2).stderr
+    )
+    said = mosaic("workers", "remove", "stress").stdout
+    assert said.startswith("✓ stress/default removed\n")
+    assert "are free again" in said
+    assert "stress is no longer known here; its folder is left as it is" in said
+    assert (worker / "profiles.toml").exists()
+    assert "stress" not in [each["worker"] for each in mosaic.json("workers", "list")["workers"]]
+    assert mosaic("workers", "remove", "baseline").stdout == "nothing of baseline is installed\n"
+
+
+def pretend(cache: Path, worker: str, profile: str, venv: str) -> Path:
+    """What a build leaves, without what is in it."""
+    site = cache / "sites" / f"{worker}-{profile}-{venv * 16}"
+    for folder in (site, cache / "envs" / venv):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "complete.json").write_text("{}")
+    site.with_name(f"{site.name}.json").write_text(json.dumps({"worker": worker, "profile": profile, "venv": venv}))
+    return site
+
+
+def test_names_that_begin_alike_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("MOSAIC_CACHE", str(tmp_path / "cache"))
+    first, second = (pretend(cache_folder(), *names) for names in (("a", "b-c", "1"), ("a-b", "c", "2")))
+    assert remove("a", None, Home.find(tmp_path / "home")).folders == [first, cache_folder() / "envs" / "1"]
+    assert (first.exists(), second.exists(), (cache_folder() / "envs" / "2").exists()) == (False, True, True)
+
+
+def test_what_is_being_built_is_not_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("MOSAIC_CACHE", str(tmp_path / "cache"))
+    site = pretend(cache_folder(), "mine", "default", "1")
+    with site.with_name(f"{site.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InUseError, match="is being built; try again when that has ended"):
+            remove("mine", None, Home.find(tmp_path / "home"))
+        assert (site / "complete.json").exists()
