@@ -199,12 +199,12 @@ class FrameReader:
 
     def _copy(self, number: int) -> Frame | None:
         """Copy a picture if it is there and stays whole meanwhile."""
+        import numpy as np  # noqa: PLC0415 - start-up time of supervisors, most of which never copy a picture
+
         facts = self._facts(number)
         if facts is None:
             return None
         at = HEADER_BYTES + (number % self.slots) * self._stride
-        import numpy as np  # noqa: PLC0415 - start-up time of supervisors, most of which never copy a picture
-
         picture = np.empty(math.prod(facts.shape), np.uint8)
         if os.preadv(self._file.fileno(), [picture.data], at + SLOT_HEADER_BYTES) < picture.size:
             raise self._cut_short()

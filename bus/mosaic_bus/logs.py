@@ -82,11 +82,12 @@ def configure_logging(service: str) -> None:
 
 def log_to_stderr() -> None:
     """Keep what the bus client logs out of stdout, which may have to be JSON: for a command."""
+    stream = sys.stderr  # as it is now: a live picture in the terminal puts another in its place
 
     def configure() -> None:
         import structlog  # noqa: PLC0415 - start-up time
 
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr), cache_logger_on_first_use=True)
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(stream), cache_logger_on_first_use=True)
 
     Logger.configure = staticmethod(configure)
 

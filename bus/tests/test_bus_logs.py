@@ -36,6 +36,7 @@ import sys
 from mosaic_bus.logs import Logger, log_to_stderr
 log_to_stderr()
 log = Logger()
+sys.stderr = sys.stdout  # as rich does while it draws
 assert "structlog" not in sys.modules
 log.warning("of a client", reason="x")
 import structlog.dev

@@ -14,7 +14,6 @@ from stack import STRESS
 
 from mosaic_bus import Home
 from mosaic_services.environments import InUseError, build, read_recipe, remove, status
-from mosaic_services.environments.environment import cache_folder
 
 QUIET = lambda _step, _percent: None  # noqa: E731 - shorter than a function with a docstring
 HANG = "print('up', flush=True); import time; time.sleep(1000)"
@@ -25,7 +24,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     shared = build(read_recipe(STRESS), "default", QUIET)
     folder = tmp_path / "cache"
     (folder / "envs").mkdir(parents=True)
-    subprocess.run(["cp", "-al", shared.venv, folder / "envs"], check=True)
+    shutil.copytree(shared.venv, folder / "envs" / shared.venv.name, symlinks=True)
     monkeypatch.setenv("MOSAIC_CACHE", str(folder))
     return folder
 
@@ -56,7 +55,7 @@ def test_all_versions_go_and_what_runs_or_is_needed_stays(tmp_path, cache, worke
     running = subprocess.Popen(command, env=old.environ(), stdout=subprocess.PIPE)
     try:
         assert running.stdout.readline() == b"up\n"
-        with pytest.raises(InUseError, match=rf"stress is in use by process {running.pid} \(.*cancel its runs first"):
+        with pytest.raises(InUseError, match=f"stress is in use by process {running.pid}"):
             remove("stress", None, home)
         assert [each.status for each in (old, new, other)] == ["installed"] * 3
     finally:
@@ -102,18 +101,49 @@ def pretend(cache: Path, worker: str, profile: str, venv: str) -> Path:
     return site
 
 
-def test_names_that_begin_alike_are_told_apart(tmp_path, monkeypatch):
+@pytest.fixture
+def pretended(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("MOSAIC_CACHE", str(tmp_path / "cache"))
-    first, second = (pretend(cache_folder(), *names) for names in (("a", "b-c", "1"), ("a-b", "c", "2")))
-    assert remove("a", None, Home.find(tmp_path / "home")).folders == [first, cache_folder() / "envs" / "1"]
-    assert (first.exists(), second.exists(), (cache_folder() / "envs" / "2").exists()) == (False, True, True)
+    return tmp_path / "cache"
 
 
-def test_what_is_being_built_is_not_removed(tmp_path, monkeypatch):
-    monkeypatch.setenv("MOSAIC_CACHE", str(tmp_path / "cache"))
-    site = pretend(cache_folder(), "mine", "default", "1")
-    with site.with_name(f"{site.name}.lock").open("w") as lock:
+def test_names_that_begin_alike_are_told_apart(tmp_path, pretended):
+    first, second = (pretend(pretended, *names) for names in (("a", "b-c", "1"), ("a-b", "c", "2")))
+    assert remove("a", None, Home.find(tmp_path / "home")).folders == [first, pretended / "envs" / "1"]
+    assert (first.exists(), second.exists(), (pretended / "envs" / "2").exists()) == (False, True, True)
+
+
+def test_nothing_is_removed_that_no_note_names(tmp_path, pretended):
+    mine = pretend(pretended, "mine", "default", "1")
+    pretend(pretended, "other", "default", "2").with_suffix(".json").write_text("")  # the power failed
+    (pretended / "envs" / "of-somebody-else").mkdir()
+    assert remove("mine", None, Home.find(tmp_path / "home")).folders == [mine, pretended / "envs" / "1"]
+    assert sorted(path.name for path in (pretended / "envs").iterdir() if path.is_dir()) == ["2", "of-somebody-else"]
+
+
+@pytest.mark.parametrize("what", ["sites", "envs"])
+def test_what_is_being_built_is_not_removed_not_even_in_part(tmp_path, pretended, what):
+    sites = [pretend(pretended, "mine", profile, "1") for profile in ("default", "other")]
+    built = sites[1] if what == "sites" else pretended / "envs" / "1"
+    with built.with_name(f"{built.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(InUseError, match="is being built; try again when that has ended"):
+        with pytest.raises(InUseError, match="mine is being built"):
             remove("mine", None, Home.find(tmp_path / "home"))
-        assert (site / "complete.json").exists()
+    for folder in (*sites, pretended / "envs" / "1"):
+        assert (folder / "complete.json").exists()
+    assert remove("mine", None, Home.find(tmp_path / "home")).profiles == ["default", "other"]
+
+
+def test_what_could_not_be_deleted_can_be_removed_again(tmp_path, pretended, monkeypatch):
+    site = pretend(pretended, "mine", "default", "1")
+
+    def refuse(path: Path) -> None:
+        """A fake of rmtree, since root may delete everything."""
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", refuse)
+        with pytest.raises(PermissionError):
+            remove("mine", None, Home.find(tmp_path / "home"))
+    assert not (site / "complete.json").exists()
+    assert remove("mine", None, Home.find(tmp_path / "home")).folders == [site, pretended / "envs" / "1"]

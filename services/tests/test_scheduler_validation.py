@@ -120,6 +120,8 @@ def test_a_field_that_may_not_be_given_is_to_be_left_out():
     schema = ConfigSchema({"properties": {"schedule": {"const": None}}})
     assert schema.problems({"schedule": None}) == []
     assert schema.problems({"schedule": "goto"}) == ["config.schedule: 'goto' is not allowed; leave it out"]
+    count = ConfigSchema({"properties": {"count": {"type": "integer"}}, "required": ["count"]})
+    assert count.problems({"count": None}) == ["config.count: None is not allowed; allowed: integer"]
 
 
 def test_a_field_that_is_described_twice_is_complained_about_once():

@@ -43,7 +43,9 @@ def command(
         int | None, typer.Option("--priority", min=-1000, max=1000, help="Higher goes first; 0 if not given.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Open `mosaic watch` on it.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Open `mosaic watch` on it; without a terminal: --wait.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Queue a run, from a file or from the command line.
@@ -72,12 +74,12 @@ def command(
         if not as_json:
             _print(submitted)
         runs = [each.run for each in submitted]
-        if watch:
+        # Without a terminal there is nothing to open, and nobody to leave it: then it is to wait.
+        if watch and sys.stdout.isatty():
             from mosaic_services.cli.watch import watch_runs  # noqa: PLC0415 - start-up time
 
-            # Without a terminal there is nobody to leave it.
-            watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=not sys.stdout.isatty())
-        elif wait:
+            watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=False)
+        elif wait or watch:
             from mosaic_services.cli.wait import wait_for  # noqa: PLC0415 - start-up time
 
             raise typer.Exit(wait_for(bus, runs, as_json=as_json))

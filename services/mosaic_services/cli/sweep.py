@@ -112,13 +112,13 @@ def run(
 
 def _after(bus: Bus, group: str, *, wait: bool, watch: bool, as_json: bool) -> None:
     """Do what was asked for once runs of a group are submitted."""
-    if watch:
+    if watch and sys.stdout.isatty():
         from mosaic_services.cli.watch import watch_runs  # noqa: PLC0415 - start-up time
 
-        watch_runs(bus, None, group=group, until_done=not sys.stdout.isatty())  # as `mosaic submit --watch`
+        watch_runs(bus, None, group=group, until_done=False)
         return
     code = 0
-    if wait:
+    if wait or watch:
         from mosaic_services.cli.group_wait import wait_for_group  # noqa: PLC0415 - start-up time
 
         code = wait_for_group(bus, group, quiet=as_json)

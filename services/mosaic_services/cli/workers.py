@@ -19,6 +19,7 @@ from mosaic_services.environments import (
     BuildError,
     Environment,
     EnvironmentsError,
+    InUseError,
     Recipe,
     build,
     check_upstream,
@@ -61,6 +62,8 @@ def _explained() -> Iterator[None]:
         detail = "\n".join(error.output)
         end = "\n".join(line for line in error.output[-6:] if line.strip())
         raise CliError(str(error), end, detail=detail, code=FAILED) from error
+    except InUseError as error:
+        raise InputError(str(error), "cancel its runs or wait; mosaic down stops all of a stack") from error
     except EnvironmentsError as error:
         raise InputError(str(error), "see: mosaic workers list") from error
 
@@ -280,11 +283,11 @@ def remove_worker(
         facts = {"profiles": done.profiles, "folders": folders, "freed_bytes": done.freed, "forgotten": done.forgotten}
         print_json({"worker": name, **facts})
         return
-    if not done.folders:
+    if not done.profiles:
         say(f"nothing of {name} is installed")
     for each in done.profiles:
         say(("✓ ", "green"), f"{name}/{each} removed")
-    if done.folders:
+    if done.profiles:
         say(f"  {size(done.freed / 2**20)} are free again")
     if done.forgotten:
         say(f"  {name} is no longer known here; its folder is left as it is")

@@ -49,9 +49,7 @@ def _build_missing(environment: Environment, progress: Callable[[str, float], No
     """Build what is not there; False if lock or code were changed meanwhile."""
     for path in (environment.venv, environment.site):
         path.parent.mkdir(parents=True, exist_ok=True)
-    # First, so that whoever removes environments meanwhile sees that this virtualenv is needed.
-    whose = {"worker": environment.recipe.worker, "profile": environment.profile, "venv": environment.venv.name}
-    _write(environment.site.with_name(f"{environment.site.name}.json"), whose)
+    _note_whose(environment)  # first, so that whoever removes environments meanwhile sees what is needed
     with _only_one(environment.venv, progress, percent=0.0) as lock:
         if not environment.has_packages and not _build_venv(environment, progress, lock):
             return False
@@ -187,6 +185,7 @@ def _build_site(environment: Environment, progress: Callable[[str, float], None]
     if not _is_current(environment):  # what it says of itself may come from a checkout, which is not copied
         shutil.rmtree(environment.site)
         return False
+    _note_whose(environment)  # again, should it have been removed while packages were fetched
     _mark(environment.site, description)
     return True
 
@@ -232,6 +231,12 @@ def _run(
             follow(line.strip())
     if process.returncode != 0:
         raise BuildError(step, list(kept))
+
+
+def _note_whose(environment: Environment) -> None:
+    """Say beside a site whose it is and on which virtualenv it stands, for `remove`."""
+    whose = {"worker": environment.recipe.worker, "profile": environment.profile, "venv": environment.venv.name}
+    _write(environment.site.with_name(f"{environment.site.name}.json"), whose)
 
 
 def _mark(folder: Path, content: object) -> None:

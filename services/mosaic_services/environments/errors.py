@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 __all__ = [
     "BuildError",
@@ -49,16 +49,14 @@ class UpstreamError(EnvironmentsError):
 
 
 class InUseError(EnvironmentsError):
-    """An environment that cannot be removed: processes run from it (by number), or it is being built (none)."""
+    """An environment that cannot be removed: processes run from it, or (if there are none) it is being built."""
 
-    def __init__(self, what: str, processes: dict[int, str]) -> None:
+    def __init__(self, what: str, processes: Collection[int] = ()) -> None:
         if not processes:
-            super().__init__(f"{what} is being built; try again when that has ended")
+            super().__init__(f"{what} is being built")
             return
-        first, *_ = (f"{pid} ({command[:60]}…)" for pid, command in sorted(processes.items()))
         more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
-        super().__init__(f"{what} is in use by process {first}{more}; cancel its runs first")
-        self.processes = processes
+        super().__init__(f"{what} is in use by process {min(processes)}{more}")
 
 
 class BuildError(EnvironmentsError):

@@ -1,17 +1,19 @@
-"""Removing environments: what a worker has on disk, all versions of it, and virtualenvs that nobody needs any more."""
+"""Removing environments: all versions that a worker has on disk, and the virtualenvs that only these stood on.
+
+What may be removed is what notes beside the sites name, and nothing else. A note is written before anything is built,
+and builders hold the locks of what they build; so with the locks of all that is to go, what the notes say holds.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import psutil
+from typing import TYPE_CHECKING
 
 from mosaic_services.environments.environment import COMPLETE, cache_folder
 from mosaic_services.environments.errors import InUseError, UnknownProfileError, UnknownWorkerError
@@ -28,7 +30,7 @@ __all__ = ["Removed", "remove"]
 
 @dataclass(frozen=True)
 class Removed:
-    """What was removed: environments by profile (all versions), folders, bytes; and whether a folder was forgotten."""
+    """What was removed: profiles (all versions of them), folders, bytes; and whether the worker is forgotten."""
 
     profiles: list[str]
     folders: list[Path]
@@ -36,32 +38,43 @@ class Removed:
     forgotten: bool
 
 
-def remove(worker: str, profile: str | None, home: Home) -> Removed:
-    """Remove all versions of a worker's environment, or of all its profiles; without a profile, forget its folder, too.
+@dataclass(frozen=True)
+class _Note:
+    """Whose a site is, and the virtualenv that it stands on."""
 
-    Virtualenvs may be shared: those that no environment needs any more go as well, whoever left them.
+    site: Path
+    worker: str
+    profile: str
+    venv: Path
+
+
+def remove(worker: str, profile: str | None, home: Home) -> Removed:
+    """Remove a worker's environments, or those of one profile, or none if one is in use.
+
+    Without a profile, a folder that was made known to the home is forgotten, too.
     """
-    origins = _origins()
-    mine = [
-        name
-        for name, origin in sorted(origins.items())
-        if origin["worker"] == worker and profile in (None, origin["profile"])
-    ]
-    if not mine:
-        _require_known(worker, profile, home)
-    cache = cache_folder()
-    sites = [cache / "sites" / name for name in mine]
-    if users := _users_of(sites):
-        raise InUseError(worker, users)
-    needed = {origin["venv"] for name, origin in origins.items() if name not in mine}
-    venvs = [path for path in sorted((cache / "envs").glob("*")) if path.is_dir() and path.name not in needed]
-    folders = [*sites, *(path for path in venvs if not _users_of([path]))]
-    freed = sum(_remove(folder) for folder in folders)
+    with contextlib.ExitStack() as locks:
+        concerned = [note for note in _notes() if _is_of(note, worker, profile)]
+        for folder in {folder for note in concerned for folder in (note.site, note.venv)}:
+            locks.enter_context(_lock(folder, worker))
+        notes = _notes()  # Again: now nobody else can take what is to go.
+        mine = [note for note in notes if _is_of(note, worker, profile)]
+        if not mine:
+            _require_known(worker, profile, home)
+        needed = {note.venv for note in notes if note not in mine}
+        folders = [*(note.site for note in mine), *sorted({note.venv for note in mine} - needed)]
+        if users := _users_of(folders):
+            raise InUseError(worker, users)
+        freed = sum(map(_delete, folders))
     forgotten = profile is None and worker in registered(home)
-    if profile is None:
+    if forgotten:
         forget(worker, home)
         remember_upstream(worker, home, None)
-    return Removed(sorted({origins[name]["profile"] for name in mine}), folders, freed, forgotten)
+    return Removed(sorted({note.profile for note in mine}), folders, freed, forgotten)
+
+
+def _is_of(note: _Note, worker: str, profile: str | None) -> bool:
+    return note.worker == worker and profile in (None, note.profile)
 
 
 def _require_known(worker: str, profile: str | None, home: Home) -> None:
@@ -73,54 +86,53 @@ def _require_known(worker: str, profile: str | None, home: Home) -> None:
         raise UnknownProfileError(worker, profile, profiles.get(worker, {}))
 
 
-def _origins() -> dict[str, dict[str, Any]]:
-    """Whose each environment is, and which virtualenv it stands on: noted before it is built."""
-    found = {}
-    for note in (cache_folder() / "sites").glob("*.json"):
-        with note.open() as file:
-            found[note.stem] = json.load(file)
+def _notes() -> list[_Note]:
+    cache = cache_folder()
+    found = []
+    for path in sorted((cache / "sites").glob("*.json")):
+        # One that is gone again, or cannot be read, names nothing that could be removed.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            note = json.loads(path.read_text())
+            venv = cache / "envs" / Path(note["venv"]).name
+            found.append(_Note(path.with_suffix(""), note["worker"], note["profile"], venv))
     return found
 
 
-def _users_of(folders: list[Path]) -> dict[int, str]:
-    """The processes that run from one of some folders, with what they are: every worker names its folders somewhere."""
-    wanted = [str(folder).encode() for folder in folders]
-    found = {}
-    for pid in psutil.pids():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            everything = command + Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            continue
-        if pid != os.getpid() and any(each in everything for each in wanted):
-            found[pid] = command.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
-    return found
-
-
-def _remove(folder: Path) -> int:
-    """Remove a folder and what was noted of it, unless it is being built; return how many bytes that gives."""
-    with _not_being_built(folder):
-        freed = _size(folder)
-        # First, so that nobody takes what is left for whole if this is cut short.
-        (folder / COMPLETE).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.with_name(f"{folder.name}.json").unlink(missing_ok=True)
-    return freed
-
-
-@contextmanager
-def _not_being_built(folder: Path) -> Iterator[None]:
+@contextlib.contextmanager
+def _lock(folder: Path, worker: str) -> Iterator[None]:
+    """Keep builders away from a folder; refuse if one is at it."""
     # The lock's file stays: whoever waits for it has it open already, and would hold another than the next.
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InUseError(folder.name, {}) from None
+            raise InUseError(worker) from None
         yield
 
 
-def _size(folder: Path) -> int:
-    total = 0
+def _users_of(folders: list[Path]) -> set[int]:
+    """The processes that run from one of some folders: every worker has them in its command line or environment."""
+    wanted = {os.fsencode(path) for folder in folders for path in (folder, folder.resolve())}
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):
+                said = (process / name).read_bytes()
+                if any(path in said for path in wanted):
+                    found.add(int(process.name))
+    return found - {os.getpid()}
+
+
+def _delete(folder: Path) -> int:
+    """Delete a folder, and last what was noted of it; return how many bytes that gives."""
+    freed = 0
     for place, _, files in os.walk(folder):
-        total += sum(os.lstat(f"{place}/{name}").st_blocks for name in files) * 512
-    return total
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                freed += os.lstat(f"{place}/{name}").st_blocks * 512
+    if folder.exists():
+        # First, so that nobody takes what is left for whole if this is cut short.
+        (folder / COMPLETE).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    folder.with_name(f"{folder.name}.json").unlink(missing_ok=True)
+    return freed

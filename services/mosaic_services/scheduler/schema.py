@@ -102,7 +102,7 @@ def _explain(error: ValidationError) -> list[str]:
 
 def _instead(given: object, schema: dict[str, Any]) -> str:
     """Say what to give in place of a value: nothing, or of many names the nearest, else all that is allowed."""
-    if schema.get("const", given) is None:
+    if "const" in schema and schema["const"] is None:
         return "leave it out"
     names = [name for name in schema.get("enum", []) if isinstance(name, str)]
     near = _nearest(given, names) if isinstance(given, str) else []
