@@ -94,9 +94,8 @@ def log_to_stderr() -> None:
 
 def _import_structlog_without_rich() -> ModuleType:
     modules: dict[str, Any] = sys.modules
-    hidden = (
-        modules.setdefault("rich", None) is None
-    )  # An import of what is None here fails, and structlog expects that.
+    # What is None there cannot be imported, for which structlog is prepared.
+    hidden = modules.setdefault("rich", None) is None
     try:
         import structlog  # noqa: PLC0415 - rich must be hidden first
     finally:

@@ -145,5 +145,5 @@ def test_what_could_not_be_deleted_can_be_removed_again(tmp_path, pretended, mon
         patch.setattr(shutil, "rmtree", refuse)
         with pytest.raises(PermissionError):
             remove("mine", None, Home.find(tmp_path / "home"))
-    assert not (site / "complete.json").exists()
+    assert not (pretended / "envs" / "1" / "complete.json").exists(), "half of it must not be taken for the whole"
     assert remove("mine", None, Home.find(tmp_path / "home")).folders == [site, pretended / "envs" / "1"]

@@ -54,27 +54,23 @@ def remove(worker: str, profile: str | None, home: Home) -> Removed:
     Without a profile, a folder that was made known to the home is forgotten, too.
     """
     with contextlib.ExitStack() as locks:
-        concerned = [note for note in _notes() if _is_of(note, worker, profile)]
+        concerned = [note for note in _notes() if note.worker == worker and profile in (None, note.profile)]
         for folder in {folder for note in concerned for folder in (note.site, note.venv)}:
             locks.enter_context(_lock(folder, worker))
         notes = _notes()  # Again: now nobody else can take what is to go.
-        mine = [note for note in notes if _is_of(note, worker, profile)]
+        mine = [note for note in notes if note in concerned]
         if not mine:
             _require_known(worker, profile, home)
         needed = {note.venv for note in notes if note not in mine}
         folders = [*(note.site for note in mine), *sorted({note.venv for note in mine} - needed)]
         if users := _users_of(folders):
             raise InUseError(worker, users)
-        freed = sum(map(_delete, folders))
+        freed = sum(map(_delete, reversed(folders)))  # what notes name before the notes: it can be asked for again
     forgotten = profile is None and worker in registered(home)
     if forgotten:
         forget(worker, home)
         remember_upstream(worker, home, None)
     return Removed(sorted({note.profile for note in mine}), folders, freed, forgotten)
-
-
-def _is_of(note: _Note, worker: str, profile: str | None) -> bool:
-    return note.worker == worker and profile in (None, note.profile)
 
 
 def _require_known(worker: str, profile: str | None, home: Home) -> None:
