@@ -77,7 +77,9 @@ def run(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which runs there would be, and end.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Open `mosaic watch` on it.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Open `mosaic watch` on it; without a terminal: --wait.")
+    ] = False,
     as_json: _JSON = False,
 ) -> None:
     """Submit a sweep; `mosaic sweep FILE` is enough.

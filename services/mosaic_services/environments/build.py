@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mosaic_services.environments.environment import COMPLETE, Environment, source_files, status
+from mosaic_services.environments.environment import COMPLETE, Environment, lock_of, note_of, source_files, status
 from mosaic_services.environments.errors import BuildError
 from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
 from mosaic_services.environments.wheels import build_wheel
@@ -70,7 +70,7 @@ def _only_one(path: Path, progress: Callable[[str, float], None], percent: float
     Whoever inherits the descriptor holds the lock, too: if a builder is killed, the pip that it leaves behind writes on
     for a while, and until then nobody else may begin.
     """
-    with path.with_name(path.name + ".lock").open("w") as file:
+    with lock_of(path).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -236,7 +236,7 @@ def _run(
 def _note_whose(environment: Environment) -> None:
     """Say beside a site whose it is and on which virtualenv it stands, for `remove`."""
     whose = {"worker": environment.recipe.worker, "profile": environment.profile, "venv": environment.venv.name}
-    _write(environment.site.with_name(f"{environment.site.name}.json"), whose)
+    _write(note_of(environment.site), whose)
 
 
 def _mark(folder: Path, content: object) -> None:

@@ -25,7 +25,7 @@ from mosaic_services.environments import upstreams
 from mosaic_services.environments.errors import BuildError
 from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
 
-__all__ = ["Environment", "cache_folder", "find_python", "source_files", "status"]
+__all__ = ["Environment", "cache_folder", "find_python", "lock_of", "note_of", "source_files", "status"]
 
 COMPLETE = "complete.json"
 # Folders beside the package; inside it, these names mean nothing special.
@@ -39,6 +39,16 @@ def cache_folder() -> Path:
     chosen = os.environ.get("MOSAIC_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return Path(chosen) if chosen else base / "mosaic"
+
+
+def lock_of(folder: Path) -> Path:
+    """The file beside a virtualenv or a site that whoever builds or removes it has locked."""
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def note_of(site: Path) -> Path:
+    """The file beside a site that says whose it is and on which virtualenv it stands."""
+    return site.with_name(f"{site.name}.json")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mosaic_services.environments.environment import COMPLETE, cache_folder
+from mosaic_services.environments.environment import COMPLETE, cache_folder, lock_of, note_of
 from mosaic_services.environments.errors import InUseError, UnknownProfileError, UnknownWorkerError
 from mosaic_services.environments.recipes import find_recipes, forget, registered
 from mosaic_services.environments.upstreams import remember_upstream
@@ -98,7 +98,7 @@ def _notes() -> list[_Note]:
 def _lock(folder: Path, worker: str) -> Iterator[None]:
     """Keep builders away from a folder; refuse if one is at it."""
     # The lock's file stays: whoever waits for it has it open already, and would hold another than the next.
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+    with lock_of(folder).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -130,5 +130,5 @@ def _delete(folder: Path) -> int:
         # First, so that nobody takes what is left for whole if this is cut short.
         (folder / COMPLETE).unlink(missing_ok=True)
         shutil.rmtree(folder)
-    folder.with_name(f"{folder.name}.json").unlink(missing_ok=True)
+    note_of(folder).unlink(missing_ok=True)  # of a site; a virtualenv has none
     return freed
