@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from stack import Stack
 
 CORRIDOR = """
@@ -24,6 +25,7 @@ gymnasium.register("Corridor-v0", Corridor)
 """
 
 
+@pytest.mark.slow
 def test_environment_of_the_users_own_module_is_found_and_only_where_it_was_named(tmp_path, workers):
     folder = tmp_path / "my envs"
     folder.mkdir()

@@ -33,6 +33,7 @@ def own_host(tmp_path) -> Iterator[Host]:
     made.close()
 
 
+@pytest.mark.slow
 def test_run_that_filled_the_disk_can_be_stopped(own_host: Host):
     host = own_host
     run = host.place(end="hang")
@@ -45,6 +46,7 @@ def test_run_that_filled_the_disk_can_be_stopped(own_host: Host):
     assert "cannot record a stop" in host.stack.log("supervisor")
 
 
+@pytest.mark.slow
 def test_files_of_a_worker_with_names_of_ours_disturb_no_supervisor_that_starts(own_host: Host):
     host = own_host
     runs = [host.place(end="hang", limits={"wall_s": 500}) for _ in range(2)]
@@ -60,6 +62,7 @@ def test_files_of_a_worker_with_names_of_ours_disturb_no_supervisor_that_starts(
         assert host.wait_ended(run).exit.stopped
 
 
+@pytest.mark.slow
 def test_attempt_of_which_the_scheduler_knows_the_end_is_reported_no_more_even_if_it_is_not_stored(own_host: Host):
     host = own_host
     host.store.away = True
