@@ -257,7 +257,9 @@ def test_warm_run_with_torch_learns_what_a_spawned_one_learns(tmp_path):
         config = {"updates": 4, "seed": seed}
         run = stack.submit(worker="torch", profile=profile, config=config, resources={"cpus": 1, "memory_mb": 512})
         assert stack.wait_final(run, 120).state == "succeeded"
-        events = [json.loads(line) for line in stack.journal(run).read_text().splitlines()]
+        written = [json.loads(line) for line in stack.journal(run).read_text().splitlines()]
+        # Importing torch from a disk that has not read it yet can take longer than the time between two heartbeats.
+        events = [each for each in written if each["event"] != "heartbeat"]
         assert [each["event"] for each in events] == ["run_started", *["episode", "scalars"] * 4, "run_completed"]
         kept = ("threads", "versions", "return", "values", "summary")
         return host_of(stack, run)["warm"], [{name: each.get(name) for name in kept} for each in events]
