@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,6 @@ from mosaic_services.supervisor import processes, run_host
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
 # A grandchild that hides as well as it can: double fork, new session, no open files, deaf to SIGTERM.
@@ -346,16 +346,23 @@ def test_reason_of_a_failure_is_what_the_worker_said_last(attempt):
 
 
 @pytest.mark.slow
-def test_run_host_starts_its_worker_within_a_fraction_of_a_second(tmp_path, record_property):
-    times = []
+def test_run_host_starts_its_worker_in_the_time_of_a_few_interpreters(tmp_path, record_property):
+    """Python alone is started in turns with it, since a machine may be slow or busy."""
+    date = ["/bin/sh", "-c", "date +%s.%N"]
+    alone = [sys.executable, "-I", "-c", f"import os; os.execv({date[0]!r}, {date!r})"]
+    times, ratios = [], []
     for number in range(15):
-        one = Attempt(tmp_path / str(number), "", argv=["/bin/sh", "-c", "date +%s.%N"])
+        one = Attempt(tmp_path / str(number), "", argv=date)
         began = time.time()
         one.start().wait(30)
         times.append(float(one.journal()) - began)
-    record_property("p50_ms", 1000 * statistics.median(times))
-    print(f"from Popen to the worker's first work: p50 {1000 * statistics.median(times):.1f} ms, {sorted(times)}")
-    assert statistics.median(times) < 0.5
+        began = time.time()
+        bare = float(subprocess.run(alone, capture_output=True, check=True).stdout) - began
+        ratios.append(times[-1] / bare)
+    p50_ms, ratio = 1000 * statistics.median(times), statistics.median(ratios)
+    record_property("p50_ms", p50_ms)
+    print(f"from Popen to the worker's first work: p50 {p50_ms:.1f} ms, {ratio:.1f} times Python alone")
+    assert ratio < 8
 
 
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
@@ -450,7 +457,7 @@ def test_time_limit_is_a_failure_however_the_worker_then_ends(attempt, on_sigter
     assert report.reason == "wall-clock limit of 1.5 s reached"
     assert report.ended_at - report.started_at >= 1.4
     (warning,) = one.folder.warnings()
-    assert re.fullmatch(r"time 1\.\d s of 1\.5 s \(\d\d %\)", warning)
+    assert re.fullmatch(r"time 1\.[2-5] s of 1\.5 s \(\d+ %\)", warning)
 
 
 def test_cancel_that_comes_before_a_limit_stays_a_cancel(attempt):
