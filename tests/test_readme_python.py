@@ -15,7 +15,7 @@ def run_python_of(page: str, stack) -> str:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     environ = {**os.environ, "MOSAIC_HOME": str(stack.home.path)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False, timeout=280
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -35,7 +35,8 @@ def test_readme(stack):
 
 @pytest.mark.slow
 def test_protocol(stack):
-    run = stack.submit(config={"events": 2000, "rate": 1000})
+    run = stack.submit(config={"events": 2000, "rate": 400})
+    stack.wait_state(run, "running")
     output = run_python_of("docs/protocol.md", stack)
     assert f"run.{run}.state. " in output
     assert f"run.{run}.summary. " in output

@@ -74,7 +74,6 @@ def assert_never_more_than_one(held: list[tuple[str, float, float, float]]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_ten_runs_on_four_gpus_never_overlap_although_scheduler_and_supervisor_are_killed(stack):
     wants = [1, 2, 0.5, 0.5, 1, 2, 0.5, 1, 0.5, 2]
     runs = [
@@ -92,7 +91,7 @@ def test_ten_runs_on_four_gpus_never_overlap_although_scheduler_and_supervisor_a
         stack.kill_and_restart(service)
         stack.wait_for(service)
         wait_until("runs are seen again", lambda: stack.bus.request("scheduler", Runs(states=["running"])).runs)
-    states = [stack.wait_final(run, 120) for run in runs]
+    states = [stack.wait_final(run) for run in runs]
     assert {each.state for each in states} == {"succeeded"}
     held = gpu_time(stack, runs)
     assert sum(each[3] for each in held) == sum(wants), "every run had what it asked for"

@@ -83,7 +83,7 @@ def warm_up(stack: Stack) -> None:
         assert stack.wait_final(run).state == "succeeded"
         return bool(host_of(stack, run)["warm"])
 
-    wait_until("a run is forked", was_warm, 60)
+    wait_until("a run is forked", was_warm)
 
 
 def start(stack: Stack, **config: Any) -> str:
@@ -217,7 +217,6 @@ def test_killed_supervisor_takes_the_template_along_and_the_next_adopts_the_warm
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_changed_worker_and_broken_template(tmp_path):
     """A new template for new code; a template that cannot be is told in the log, and runs are spawned."""
     copy = tmp_path / "stress_worker"
@@ -229,14 +228,14 @@ def test_changed_worker_and_broken_template(tmp_path):
         assert old is not None
         code = (copy / "stress_worker" / "cli.py").read_text()
         (copy / "stress_worker" / "cli.py").write_text(code.replace("loss is NaN", "loss is infinite"))
-        wait_until("the old template is gone", lambda: not is_running(old), 60)
+        wait_until("the old template is gone", lambda: not is_running(old))
         warm_up(stack)
         run = submit(stack, end="crash")
         assert "loss is infinite" in stack.wait_final(run).reason
         assert host_of(stack, run)["warm"]
         (copy / "profiles.toml").write_text(profiles.replace('"numpy.random"', '"no_such_module"'))
         runs = [submit(stack) for _ in range(2)]
-        wait_until("the reason is in the log", lambda: "cannot import no_such_module" in stack.log("supervisor"), 60)
+        wait_until("the reason is in the log", lambda: "cannot import no_such_module" in stack.log("supervisor"))
         runs.append(submit(stack))
         for run in runs:
             assert stack.wait_final(run).state == "succeeded"
@@ -256,7 +255,7 @@ def test_warm_run_with_torch_learns_what_a_spawned_one_learns(tmp_path):
     def finish(profile: str, seed: int | None) -> tuple[bool, list[dict[str, Any]]]:
         config = {"updates": 4, "seed": seed}
         run = stack.submit(worker="torch", profile=profile, config=config, resources={"cpus": 1, "memory_mb": 512})
-        assert stack.wait_final(run, 120).state == "succeeded"
+        assert stack.wait_final(run).state == "succeeded"
         written = [json.loads(line) for line in stack.journal(run).read_text().splitlines()]
         # Importing torch from a disk that has not read it yet can take longer than the time between two heartbeats.
         events = [each for each in written if each["event"] != "heartbeat"]
@@ -265,7 +264,7 @@ def test_warm_run_with_torch_learns_what_a_spawned_one_learns(tmp_path):
         return host_of(stack, run)["warm"], [{name: each.get(name) for name in kept} for each in events]
 
     with Stack(tmp_path / "home", environ={"MOSAIC_WORKERS": str(TORCH)}) as stack:
-        wait_until("a run is forked", lambda: finish("default", 7)[0], 120)
+        wait_until("a run is forked", lambda: finish("default", 7)[0])
         cold, warm = finish("cold", 7), finish("default", 7)
         assert (cold[0], warm[0]) == (False, True)
         assert warm[1] == cold[1]

@@ -12,7 +12,7 @@ import pytest
 from mosaic_bus import Home
 
 
-def wait_until(what, condition, deadline_s=15.0):
+def wait_until(what, condition, deadline_s=120.0):
     deadline = time.monotonic() + deadline_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {deadline_s} s"

@@ -18,7 +18,7 @@ import zmq
 from mosaic_bus import Bus, BusClient, Home
 from mosaic_bus.commands import Info, Ping, Stats
 
-DEADLINE_S = 20
+DEADLINE_S = 120
 # Reads nothing until it gets SIGCONT; then it says how many messages it has, and how many by `seq` it does not have.
 STOPPED_READER = """
 import sys, msgpack, zmq

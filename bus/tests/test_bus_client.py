@@ -15,7 +15,7 @@ from mosaic_bus.errors import BadMessageError, MessageTooLargeError
 from mosaic_bus.messages import BuildProgress, Model
 from mosaic_bus.service import Service
 
-DEADLINE_S = 20
+DEADLINE_S = 120
 
 
 def run(scenario):

@@ -74,7 +74,6 @@ def place(tmp_path, stress) -> Iterator[Place]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("silent", ["scheduler", "supervisor"])
 def test_runs_are_kept_although_a_service_is_silent(place, silent):
     submitted = place.json("submit", "--worker", "stress", "end=hang", "resources.memory_mb=64")

@@ -18,25 +18,17 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from stack import STRESS
+from stack import STRESS, wait_until
 
 from mosaic_bus import Home
 from mosaic_services.cli import remains
 from mosaic_services.environments import build, read_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 MOSAIC = [sys.executable, "-m", "mosaic_services.cli"]
 SERVICES = {"broker", "scheduler", "telemetry", "supervisor"}
-
-
-def wait_until(what: str, condition: Callable[[], object], seconds: float = 40.0) -> object:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)
-    return value
 
 
 class Place:
@@ -108,7 +100,7 @@ class Place:
         return {each["service"].split(".")[0]: each.get("pid", 0) for each in answer["services"]}
 
     def assert_nothing_left(self) -> None:
-        wait_until("all processes to end", lambda: not self.processes(), 10)
+        wait_until("all processes to end", lambda: not self.processes())
         assert self.of_runs() == []
         assert self.sockets() == []
         assert not (self.path / "bus-address").exists()
@@ -304,7 +296,6 @@ def test_second_interrupt_kills_a_service_that_does_not_end(place):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_down_stops_the_runs_and_keep_runs_leaves_them_for_the_next_up(place):
     assert place.mosaic("up", "--detach").returncode == 0
     submitted = place.mosaic("submit", "--worker", "baseline", "episodes=1000000", "step_events=false", "--json")
@@ -316,7 +307,7 @@ def test_down_stops_the_runs_and_keep_runs_leaves_them_for_the_next_up(place):
     def workers() -> list[psutil.Process]:
         return [each for each in psutil.process_iter(["cmdline"]) if run in " ".join(each.info["cmdline"] or ())]
 
-    wait_until("the run to run", lambda: state() == "running", 200)
+    wait_until("the run to run", lambda: state() == "running")
     kept = place.mosaic("down", "--keep-runs")
     assert "leaves its runs going" in kept.stdout
     assert workers()
@@ -473,7 +464,7 @@ def test_build_whose_supervisor_was_killed_ends_with_the_stack(place, tmp_path):
 
     process = place.up()
     place.submit()
-    (built,) = wait_until("the last step of the build", describing, 90)
+    (built,) = wait_until("the last step of the build", describing)
     place.processes()["supervisor"].kill()
     done = place.mosaic("down")
     assert done.returncode == 0, done.stderr

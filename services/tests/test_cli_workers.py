@@ -75,7 +75,6 @@ def listed(mosaic: Cli) -> dict[str, dict[str, str]]:
     return {each["profile"]: each for each in workers if each["worker"] == "stress"}
 
 
-@pytest.mark.timeout(600)
 def test_checkout_is_given_shown_edited_and_taken_back(mosaic: Cli, worker: Path, checkout: Path):
     mosaic("workers", "install", str(worker), timeout=300)
     shown = mosaic("workers", "describe", "stress").stdout
@@ -116,7 +115,6 @@ def test_checkout_is_given_shown_edited_and_taken_back(mosaic: Cli, worker: Path
     assert mosaic.json("workers", "describe", "stress")["algorithms"][0]["needs"] == "a checkout"
 
 
-@pytest.mark.timeout(600)
 def test_each_wrong_checkout_and_algorithm_is_named(mosaic: Cli, worker: Path, checkout: Path, tmp_path: Path):
     mosaic("workers", "install", str(worker), timeout=300)
     for arguments, said in [
@@ -140,7 +138,6 @@ def test_each_wrong_checkout_and_algorithm_is_named(mosaic: Cli, worker: Path, c
     assert listed(mosaic)["default"]["upstream"] == ""
 
 
-@pytest.mark.timeout(600)
 def test_algorithms_are_described_on_the_bus_and_are_not_part_of_a_hosts_state(
     mosaic: Cli, worker: Path, checkout: Path
 ):

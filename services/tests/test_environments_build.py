@@ -57,7 +57,6 @@ def said(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-@pytest.mark.timeout(600)
 def test_build_from_nothing_then_again_then_changed_then_cut_short(tmp_path: Path, cache: Path, worker: Path):
     home = tmp_path / "home"
     Home.find(home).create()
@@ -204,7 +203,7 @@ def test_stop_while_the_environment_is_built_ends_the_attempt_and_the_end_of_the
         assert not (stack.home.runs / run / "1" / "host.json").exists()
     finally:
         stack.close()
-    wait_until("nothing builds any more", lambda: not [each for each in _commands() if str(cache) in each], 10)
+    wait_until("nothing builds any more", lambda: not [each for each in _commands() if str(cache) in each])
 
 
 OLD_SETUP = """
@@ -215,7 +214,6 @@ setuptools.setup(name="old-package", version="1.0", py_modules=["old_package"], 
 """
 
 
-@pytest.mark.timeout(600)
 def test_source_package_that_needs_old_tools_is_built_with_them_and_the_environment_gets_new_ones(
     tmp_path: Path, cache: Path, worker: Path
 ):

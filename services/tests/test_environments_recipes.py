@@ -249,6 +249,16 @@ def test_environment_of_a_worker_has_nothing_of_ours(tmp_path: Path, monkeypatch
     assert found["PATH"].startswith(str(environment.venv / "bin"))
 
 
+def test_libraries_compute_with_the_threads_of_the_run_unless_somebody_says_otherwise(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    environment = status(read_recipe(make_worker(tmp_path / "plain", profiles="[default]\n")), "default")
+    assert (environment.environ()["OMP_NUM_THREADS"], environment.environ(3)["OMP_NUM_THREADS"]) == ("1", "3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert environment.environ(3)["OMP_NUM_THREADS"] == "5"
+    set_there = make_worker(tmp_path / "set", profiles="[default]\nenv = {OMP_NUM_THREADS = 7}\n")
+    assert status(read_recipe(set_there), "default").environ(3)["OMP_NUM_THREADS"] == "7"
+
+
 @pytest.mark.parametrize(
     ("system", "simple"),
     [

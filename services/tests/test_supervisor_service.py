@@ -60,7 +60,7 @@ def refusal(host: Host, command: Command[Any]) -> CommandRefusedError:
 
 def test_attempt_runs_and_is_released_when_forgotten_and_stored(host: Host):
     run = host.place(events=500, log_lines=10)
-    report = host.wait_ended(run, 120)
+    report = host.wait_ended(run)
     assert report.exit.code == 0
     assert report.exit.reason.startswith("finished after")
     assert len(host.wait_stored(run)) == 502
@@ -326,6 +326,17 @@ def test_run_on_a_host_without_gpus_is_left_its_environment(host: Host):
     host.ask(Stop(run=run, attempt=1, reason="enough"))
 
 
+def test_worker_computes_with_as_many_threads_as_it_has_cpus(tmp_path):
+    host = Host(tmp_path, OMP_NUM_THREADS="")
+    try:
+        runs = [host.place(end="hang", resources={"cpus": cpus, "memory_mb": 64}) for cpus in (0.5, 1, 2.9)]
+        for run, threads in zip(runs, ["1", "1", "2"], strict=True):
+            host.wait_running(run)
+            assert host.worker(run).environ()["OMP_NUM_THREADS"] == threads
+    finally:
+        host.close()
+
+
 @pytest.mark.slow
 def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_is_killed(tmp_path):
     host = Host(tmp_path, gpus=4, CUDA_VISIBLE_DEVICES="0,1,2,3", CUDA_DEVICE_ORDER="FASTEST_FIRST")
@@ -462,7 +473,7 @@ def test_terminated_supervisor_stops_runs_within_their_grace_and_leaves_no_proce
     assert host.stack.processes["supervisor"].wait(30) == 0, host.stack.log("supervisor")
     assert not host.processes()
     for run in (polite, deaf):
-        report = host.wait_ended(run, 5)
+        report = host.wait_ended(run)
         assert report.exit.stopped
         assert "the supervisor was stopped" in report.exit.reason
         host.wait_stored(run)
@@ -523,7 +534,7 @@ def test_store_that_is_away_does_not_hold_back_live_readers(own_host: Host):
     run = host.place(events=60_000)
     host.wait_ended(run)
     assert host.journal(run).stat().st_size > 2 * 4 * 2**20, "more than the window"
-    wait_until("live to the end", lambda: 60_001 in host.store.live[run, 1, "journal"][-1:], 30)
+    wait_until("live to the end", lambda: 60_001 in host.store.live[run, 1, "journal"][-1:])
 
 
 @pytest.mark.slow
@@ -534,7 +545,7 @@ def test_idle_supervisor_costs_little(own_host: Host, record_property):
         """Percent of a processor, and how often a second it woke up, which does not depend on the machine."""
         process = psutil.Process(host.stack.processes["supervisor"].pid)
         before, woken, began = sum(process.cpu_times()[:2]), process.num_ctx_switches().voluntary, time.monotonic()
-        wait_until("time passes", lambda: time.monotonic() - began > seconds, seconds + 5)
+        wait_until("time passes", lambda: time.monotonic() - began > seconds)
         took = time.monotonic() - began
         woken = process.num_ctx_switches().voluntary - woken
         return 100 * (sum(process.cpu_times()[:2]) - before) / took, woken / took

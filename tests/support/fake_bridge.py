@@ -11,6 +11,8 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from stack import PATIENCE_S
+
 from mosaic_bus import BusClient, topics
 from mosaic_bus.messages import Batch, Position, StoredPositions, StreamKind, StreamTail, StreamTails
 
@@ -95,7 +97,7 @@ class FakeBridge:
         self.files.append(file)
         return file
 
-    async def until(self, what: str, condition: Callable[[], object], deadline_s: float = 30.0) -> None:
+    async def until(self, what: str, condition: Callable[[], object], deadline_s: float = PATIENCE_S) -> None:
         """Wait for a condition while the bridge works."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_s
@@ -107,7 +109,7 @@ class FakeBridge:
                 raise AssertionError(f"{what}: not within {deadline_s} s")
             await asyncio.sleep(0.01)
 
-    async def until_whole(self, *files: File, deadline_s: float = 30.0) -> None:
+    async def until_whole(self, *files: File, deadline_s: float = PATIENCE_S) -> None:
         """Wait until the store has every line of the given files, or of all."""
         wanted = files or tuple(self.files)
         await self.until("every line is stored", lambda: all(file.whole for file in wanted), deadline_s)

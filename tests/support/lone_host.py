@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from stack import HOST, Stack, wait_until
+from stack import HOST, PATIENCE_S, Stack, wait_until
 from ulid import ULID
 
 from mosaic_bus import BusClient, topics
@@ -21,7 +21,6 @@ from mosaic_bus.messages import (
     AttemptReport,
     Batch,
     HostState,
-    Limits,
     Position,
     RunSpec,
     StoredPosition,
@@ -163,12 +162,14 @@ class Host:
         *,
         grace_s: float = 5.0,
         limits: dict[str, float] | None = None,
+        resources: dict[str, float] | None = None,
         gpus: dict[str, float] | None = None,
         resume: Checkpoint | None = None,
         **config: Any,
     ) -> str:
         run = run or str(ULID())
-        spec = RunSpec(worker="stress", config=config, grace_s=grace_s, limits=Limits.model_validate(limits or {}))
+        asked = {"limits": limits or {}, "resources": resources or {}}
+        spec = RunSpec.model_validate({"worker": "stress", "config": config, "grace_s": grace_s, **asked})
         self.ask(Place(run=run, attempt=attempt, run_name="a test", spec=spec, gpus=gpus or {}, resume=resume))
         return run
 
@@ -178,7 +179,7 @@ class Host:
 
     def wait_running(self, run: str) -> dict[str, Any]:
         """The first line is written; returns what the run host said of itself."""
-        wait_until("running", lambda: self.phase(run) == "running", 60)
+        wait_until("running", lambda: self.phase(run) == "running")
         return self.host_record(run)
 
     def host_record(self, run: str) -> dict[str, Any]:
@@ -186,7 +187,7 @@ class Host:
         assert found is not None
         return found
 
-    def wait_ended(self, run: str, deadline_s: float = 60, attempt: int = 1) -> AttemptReport:
+    def wait_ended(self, run: str, deadline_s: float = PATIENCE_S, attempt: int = 1) -> AttemptReport:
         wait_until("ended", lambda: self.phase(run, attempt) == "ended", deadline_s)
         report = self.store.attempt(run, attempt)
         assert report is not None

@@ -18,7 +18,7 @@ __all__ = ["SHAPES", "Done", "FrameReader", "Worker", "bare", "build", "checkout
 
 TESTS = Path(__file__).parents[2] / "workers" / "cleanrl_worker" / "tests"
 SHAPES = TESTS / "shapes"
-DEADLINE_S = 110
+DEADLINE_S = 280
 
 
 @functools.cache

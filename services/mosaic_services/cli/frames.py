@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -26,6 +27,7 @@ from mosaic_services.cli.watch import interrupted
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
+    from mosaic_bus.commands import RunDetail
     from mosaic_bus.frames import Frame
     from mosaic_bus.messages import FrameHandle, RunState
 
@@ -34,6 +36,7 @@ __all__ = ["command"]
 _FIRST_PICTURE_S = 10.0
 _POLL_S = 0.25
 _NOT_YET = (RunStateName.QUEUED, RunStateName.PREPARING, RunStateName.STARTING)
+_MODE = "fastlane_video_mode"
 _HOW_TO = "a worker publishes pictures if it is told to: see docs/frames.md"
 
 
@@ -63,10 +66,10 @@ def command(
     if save is not None:
         film.require(save)
     with current.connect() as bus:
-        state = bus.request("scheduler", Show(run=run)).run
-        streams = _streams(bus, state)
+        detail = bus.request("scheduler", Show(run=run))
+        state, streams = detail.run, _streams(bus, detail.run)
         if not streams and (watch or save):
-            state, streams = _await_streams(bus, state)
+            state, streams = _await_streams(bus, detail)
         chosen = [each for each in streams if stream in (None, each.newest.stream)]
         if streams and not chosen:
             names = ", ".join(each.newest.stream for each in streams)
@@ -98,19 +101,34 @@ def _streams(bus: Bus, state: RunState) -> list[FrameStream]:
         raise
 
 
-def _await_streams(bus: Bus, state: RunState) -> tuple[RunState, list[FrameStream]]:
-    """Wait for a run that was only just submitted to start, and then a little while for its first picture."""
+def _await_streams(bus: Bus, detail: RunDetail) -> tuple[RunState, list[FrameStream]]:
+    """Wait for a run that was only just submitted to start, and then for its first picture.
+
+    If its config asks for pictures, until it ends: it may have much to import. If not, a little while all the same,
+    since workers of others may call that field something else.
+    """
+    state = detail.run
+    is_told = detail.spec.config.get(_MODE, "off") != "off"
     if state.state in _NOT_YET:
-        print(f"waiting for run {short(state.run)} ({state.state}) to start; Ctrl-C stops waiting", file=sys.stderr)
+        _say_waiting(f"for run {short(state.run)} ({state.state}) to start")
     streams: list[FrameStream] = []
     deadline = time.monotonic() + _FIRST_PICTURE_S
-    while not streams and not state.state.final and time.monotonic() < deadline:
+    while not streams and not state.state.final:
         if state.state in _NOT_YET:
             deadline = time.monotonic() + _FIRST_PICTURE_S
+        elif time.monotonic() >= deadline:
+            if not is_told:
+                break
+            _say_waiting(f"for the first picture of run {short(state.run)} (if none comes, mosaic logs may say why)")
+            deadline = math.inf
         time.sleep(_POLL_S)
         state = bus.request("scheduler", Show(run=state.run)).run
         streams = _streams(bus, state)
     return state, streams
+
+
+def _say_waiting(what: str) -> None:
+    print(f"waiting {what}; Ctrl-C stops waiting", file=sys.stderr)
 
 
 # ── the list ─────────────────────────────────────────────────────────────────────────────────────────

@@ -104,13 +104,18 @@ class Environment:
         """The command line of the worker."""
         return [str(self.python), "-m", f"{self.recipe.package}.cli", *arguments]
 
-    def environ(self) -> dict[str, str]:
-        """The environment variables of the worker: ours, less what belongs to the service's own Python."""
+    def environ(self, threads: int = 1) -> dict[str, str]:
+        """The environment variables of the worker: ours, less what belongs to the service's own Python.
+
+        Libraries compute with so many threads, unless the user or the profile says otherwise. By themselves they take
+        one for every core of the machine: threads of several runs that wait for each other then use up all of it.
+        """
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
         kept["PATH"] = f"{self.venv / 'bin'}:{kept.get('PATH', os.defpath)}"
         # Modules of the user's own, such as environments: behind the worker's, which they cannot shadow.
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.site), os.environ.get(_OWN_MODULES)]))
         kept["PYTHONUNBUFFERED"] = "1"
+        kept["OMP_NUM_THREADS"] = kept.get("OMP_NUM_THREADS") or str(threads)
         if self.upstream is not None:
             kept[upstreams.VARIABLE] = str(self.upstream)
         return {**kept, **self.recipe.profiles[self.profile].env}

@@ -286,7 +286,8 @@ class Attempts:
                 processes.MARK: processes.mark_of(tracked.folder),
             }
             tracked.environment = environment
-            tracked.environ = {**environment.environ(), **own, **self._gpu_environ(tracked.gpus)}
+            threads = max(1, int(tracked.spec.resources.cpus))
+            tracked.environ = {**environment.environ(threads), **own, **self._gpu_environ(tracked.gpus)}
             argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
             capabilities = (environment.description or {}).get("capabilities", {})
             tracked.folder.order(

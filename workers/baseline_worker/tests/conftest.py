@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE_S = 100
+DEADLINE_S = 280
 
 
 @pytest.fixture(scope="session")

@@ -159,7 +159,7 @@ class Running:
         """What was written so far, by name; half a line at the end is left out."""
         return by_name(self._journal.read_text().rpartition("\n")[0])
 
-    def wait_until(self, condition, deadline_s=60):
+    def wait_until(self, condition, deadline_s=DEADLINE_S):
         """Wait until a condition on the events holds; return what it gave."""
         end = time.monotonic() + deadline_s
         while not (found := condition(self.events())):
@@ -168,7 +168,7 @@ class Running:
             time.sleep(0.01)
         return found
 
-    def signal(self, number, deadline_s=60):
+    def signal(self, number, deadline_s=DEADLINE_S):
         """Send a signal and wait for the end; return the exit code."""
         self._process.send_signal(number)
         return self._process.wait(timeout=deadline_s)

@@ -24,7 +24,8 @@ def failed(results):
 
 
 @pytest.mark.slow
-def test_a_good_worker_passes(variant, run_module):
+def test_a_good_worker_passes(variant, run_module, monkeypatch):
+    monkeypatch.setenv("MOSAIC_HEARTBEAT_S", "0.0005")  # as from one that takes long to import something
     # A worker that dawdles a little, so that there is time to stop it.
     results = check(
         run_module,

@@ -45,7 +45,6 @@ env.close()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="numpy 1.23 has no wheels for this Python")
 def test_kit_installs_and_emits_beside_numpy_1_23(tmp_path):
     python = tmp_path / "venv" / "bin" / "python"

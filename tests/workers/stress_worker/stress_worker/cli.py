@@ -28,6 +28,8 @@ class StressConfig(WorkerConfig):
     allocate_mb: int = Field(default=0, ge=0, description="memory to fill and keep, in MiB")
     grandchildren: int = Field(default=0, ge=0, description="processes to start in new sessions that ignore SIGTERM")
     frames: int = Field(default=0, ge=0, description="pictures to publish in each stream")
+    fastlane_video_mode: Literal["single", "off"] = Field(default="off", description="only tells that there are some")
+    frames_after_s: float = Field(default=0, ge=0, description="time until the first one")
     frame_rate: float = Field(default=20, gt=0, description="pictures per second")
     frame_shape: tuple[int, ...] = Field(default=(120, 160, 3), description="of each picture")
     frame_streams: tuple[str, ...] = ("main",)
@@ -109,6 +111,7 @@ def publish_frames(context: RunContext[StressConfig]) -> None:
         return
     from mosaic_worker.frames import FrameWriter  # numpy takes a moment, which runs without pictures are to be spared
 
+    time.sleep(config.frames_after_s)
     writers = [FrameWriter(folder, stream) for stream in config.frame_streams]
     for number in range(config.frames):
         for writer in writers:
