@@ -141,13 +141,13 @@ def test_a_run_that_has_not_started_is_waited_for(shared_stack, tmp_path):
 @pytest.mark.slow
 def test_a_run_that_is_told_to_publish_is_waited_for_however_long_it_takes_to_begin(shared_stack, tmp_path):
     cli = Cli(shared_stack.home.path)
-    run = submit(shared_stack, fastlane_video_mode="single", frames_after_s=14)
+    run = submit(shared_stack, fastlane_video_mode="single", frames_after_s=25)
     shared_stack.wait_state(run, "running")
     saved = cli("frames", run, "--save", str(tmp_path / "x.png"))
     assert "waiting for the first picture of run" in saved.stderr
     assert saved.stdout.startswith("saved 1 picture of 160×120")
     end(shared_stack, run)
-    run = submit(shared_stack, frames=0, fastlane_video_mode="single", end="complete", events=30, rate=10)
+    run = submit(shared_stack, frames=0, fastlane_video_mode="single", end="complete", events=150, rate=10)
     assert "has no pictures" in cli("frames", run, "--save", str(tmp_path / "y.png"), code=1).stderr
     assert shared_stack.state(run).state.final, "only then is it sure"
 

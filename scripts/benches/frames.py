@@ -13,10 +13,10 @@ Method, for each shape:
   writer's own time stamp, taken before the picture is complete, to the end of the reader's copy.
 
 And for training: steps per second of a rollout in CartPole-v1 with a small network, in the environment of the baseline
-worker (see `_frames_training.py`), in turns: without any wrapper, `off`, `single` at 30 pictures per second, and a
-`grid` of four at 30 against four without. The time that the environment takes to render is taken off, and given apart
-as its share of the time (`render`). The ratios are medians over many short rounds, since the speed of a shared machine
-changes from one second to the next.
+worker (see `_frames_training.py`), in turns whose order is drawn anew each time: without any wrapper, `off`, `single`
+at 30 pictures per second, and a `grid` of four at 30 against four without. The time that the environment takes to
+render is taken off, and given apart as its share of the time (`render`). The ratios are medians over many short rounds,
+since the speed of a shared machine changes from one second to the next.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Probe:
         """Do something with a template that is ready."""
 
         async def main() -> Value:
-            template = Template(self.environment(), self.home.runs, time.monotonic())
+            template = Template(self.environment(), self.environment().environ(), self.home.runs, time.monotonic())
             try:
                 await template.preload()
                 return await scenario(template)
@@ -342,7 +342,7 @@ def test_template_ends_when_the_supervisor_is_killed_and_runs_go_on(probe, bad: 
         profile = Profile("default", Path("none.lock"), ">=3.11", "", env={{}}, warm=("bad",))
         recipe = Recipe("probe", Path({str(one.site)!r}), "probe", {{"default": profile}})
         environment = Environment(recipe, "default", Path(sys.executable), Path(sys.prefix), Path({str(one.site)!r}))
-        template = Template(environment, Path({str(one.home.runs)!r}), 0.0)
+        template = Template(environment, environment.environ(), Path({str(one.home.runs)!r}), 0.0)
         print(template.process.pid, flush=True)
         await template.preload()
         await template.fork(AttemptFolder(Home.find({str(one.home.path)!r}), AttemptKey("01RUN0", 1)), {environ!r})
@@ -454,14 +454,33 @@ def with_templates(one: Probe, scenario: Callable[[Templates], Awaitable[None]])
     asyncio.run(main())
 
 
-async def start(made: Templates, one: Probe, environment: Environment | None = None) -> tuple[bool, AttemptFolder]:
+async def start(
+    made: Templates, one: Probe, environment: Environment | None = None, **variables: str
+) -> tuple[bool, AttemptFolder]:
     folder, environ = one.place()
-    return await made.start(folder, environment or one.environment(), environ), folder
+    return await made.start(folder, environment or one.environment(), {**environ, **variables}), folder
 
 
 async def until_ready(made: Templates) -> Template:
     await until("a template is ready", lambda: (found := made._templates.get(KEY)) is not None and found.ready)
     return made._templates[KEY]
+
+
+def test_template_has_the_threads_of_the_run_it_was_started_beside_and_others_do_not_keep_it(probe):
+    one = probe("import os; print(os.environ['OMP_NUM_THREADS'])")
+
+    async def scenario(made: Templates) -> None:
+        assert not (await start(made, one, OMP_NUM_THREADS="2"))[0]
+        template = await until_ready(made)
+        warm, folder = await start(made, one, OMP_NUM_THREADS="2")
+        assert warm
+        await ended(folder)
+        assert journal(folder) == "2\n"
+        used_at = template.used_at
+        assert not (await start(made, one, OMP_NUM_THREADS="1"))[0]
+        assert template.used_at == used_at
+
+    with_templates(one, scenario)
 
 
 def test_first_run_is_spawned_and_the_next_ones_are_forked(probe):

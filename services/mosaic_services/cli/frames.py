@@ -7,14 +7,14 @@ import os
 import sys
 import time
 from pathlib import Path  # noqa: TC003 - typer reads it when it runs
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from mosaic_bus import topics
 from mosaic_bus.commands import FrameStream, FrameStreams, Show
-from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import RunStateName
 from mosaic_bus.pictures import PictureFeed, is_here
 from mosaic_services.cli import film
@@ -23,6 +23,7 @@ from mosaic_services.cli.errors import FAILED, CliError, InputError
 from mosaic_services.cli.figures import of_picture
 from mosaic_services.cli.output import ago, clock, console, number, print_json, say, short, table
 from mosaic_services.cli.settings import current
+from mosaic_services.cli.wait import OUTAGE_S
 from mosaic_services.cli.watch import interrupted
 
 if TYPE_CHECKING:
@@ -108,11 +109,12 @@ def _await_streams(bus: Bus, detail: RunDetail) -> tuple[RunState, list[FrameStr
     since workers of others may call that field something else.
     """
     state = detail.run
-    is_told = detail.spec.config.get(_MODE, "off") != "off"
+    is_told = _asks_for_pictures(detail.spec.config)
     if state.state in _NOT_YET:
         _say_waiting(f"for run {short(state.run)} ({state.state}) to start")
     streams: list[FrameStream] = []
-    deadline = time.monotonic() + _FIRST_PICTURE_S
+    heard_at = time.monotonic()
+    deadline = heard_at + _FIRST_PICTURE_S
     while not streams and not state.state.final:
         if state.state in _NOT_YET:
             deadline = time.monotonic() + _FIRST_PICTURE_S
@@ -122,9 +124,21 @@ def _await_streams(bus: Bus, detail: RunDetail) -> tuple[RunState, list[FrameStr
             _say_waiting(f"for the first picture of run {short(state.run)} (if none comes, mosaic logs may say why)")
             deadline = math.inf
         time.sleep(_POLL_S)
-        state = bus.request("scheduler", Show(run=state.run)).run
-        streams = _streams(bus, state)
+        try:
+            state = bus.request("scheduler", Show(run=state.run)).run
+            streams = _streams(bus, state)
+            heard_at = time.monotonic()
+        except NoAnswerError:
+            # A service is being restarted; the run goes on without it.
+            if time.monotonic() - heard_at > OUTAGE_S:
+                raise
     return state, streams
+
+
+def _asks_for_pictures(config: dict[str, Any]) -> bool:
+    """Whether the field is set, at the top or, as with CleanRL's `extras`, in a group."""
+    groups = [config, *(value for value in config.values() if isinstance(value, dict))]
+    return any(group.get(_MODE, "off") != "off" for group in groups)
 
 
 def _say_waiting(what: str) -> None:

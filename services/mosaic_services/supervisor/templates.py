@@ -53,12 +53,14 @@ class TemplateError(Exception):
 class Template:
     """One preloaded process, and the socket on which it is asked."""
 
-    def __init__(self, environment: Environment, runs: Path, now: float) -> None:
+    def __init__(self, environment: Environment, environ: Mapping[str, str], runs: Path, now: float) -> None:
+        """Start one for runs with the variables of this one."""
         self.fingerprint = environment.fingerprint
         self.ready = False
         self.served = 0
         self.used_at = now
-        self._environ = environment.environ()
+        own = {name: value for name, value in environ.items() if not name.startswith(_READ_LATE)}
+        self._environ = {**environment.environ(), **own}
         self._wanted = {
             "parent": os.getpid(),
             "run_host": run_host.__file__,
@@ -157,17 +159,17 @@ class Templates:
             self._end(key, template)
             template = None
         if template is None:
-            self._begin(key, environment)
+            self._begin(key, environment, environ)
             return False
-        template.used_at = time.monotonic()
         if not template.ready or not template.serves(environ):
             return False
+        template.used_at = time.monotonic()
         try:
             await template.fork(folder, environ)
         except TemplateError as error:
             if self._templates.get(key) is template:
                 self._give_up(key, template, str(error))
-                self._begin(key, environment)
+                self._begin(key, environment, environ)
             return False
         return True
 
@@ -188,13 +190,13 @@ class Templates:
         for process in self._ending:
             await asyncio.to_thread(process.wait)
 
-    def _begin(self, key: Key, environment: Environment) -> None:
+    def _begin(self, key: Key, environment: Environment, environ: Mapping[str, str]) -> None:
         now = time.monotonic()
         pause = self._pauses.get(key)
         if self._closed or (pause and pause.fingerprint == environment.fingerprint and now < pause.until):
             return
         try:
-            template = Template(environment, self._runs, now)
+            template = Template(environment, environ, self._runs, now)
         except OSError as error:
             _log.warning("cannot start a template", worker=key[0], profile=key[1], reason=str(error))
             return

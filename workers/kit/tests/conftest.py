@@ -194,15 +194,15 @@ def variant(tmp_path):
 def run_module():
     """Run a module of the kit with a folder of installed workers on the path."""
 
-    def run(module, site, *arguments):
+    def run(module, site, *arguments, **settings):
         environ = {key: value for key, value in os.environ.items() if not key.startswith("MOSAIC_")}
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],
-            env={**environ, "PYTHONPATH": f"{site}{os.pathsep}{KIT}"},
+            env={**environ, "PYTHONPATH": f"{site}{os.pathsep}{KIT}", **settings},
             capture_output=True,
             text=True,
             check=False,
-            timeout=110,
+            timeout=280,
         )
 
     return run

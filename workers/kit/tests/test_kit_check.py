@@ -12,8 +12,8 @@ ALL = {
 DEAF = "    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(4)\n"
 
 
-def check(run_module, folder, *arguments):
-    done = run_module("mosaic_worker.check", folder, "tiny", "--json", *arguments)
+def check(run_module, folder, *arguments, **settings):
+    done = run_module("mosaic_worker.check", folder, "tiny", "--json", *arguments, **settings)
     report = json.loads(done.stdout)
     assert done.returncode == (0 if report["ok"] else 1)
     return {result["id"]: result for result in report["checks"]}
@@ -24,12 +24,12 @@ def failed(results):
 
 
 @pytest.mark.slow
-def test_a_good_worker_passes(variant, run_module, monkeypatch):
-    monkeypatch.setenv("MOSAIC_HEARTBEAT_S", "0.0005")  # as from one that takes long to import something
+def test_a_good_worker_passes(variant, run_module):
     # A worker that dawdles a little, so that there is time to stop it.
     results = check(
         run_module,
         variant(code={"        context.stop.check()\n": "        context.stop.check(); time.sleep(0.002)\n"}),
+        MOSAIC_HEARTBEAT_S="0.0005",  # as if it took long to do anything
     )
     assert set(results) == ALL
     assert {name: result["status"] for name, result in results.items() if result["status"] != "pass"} == {

@@ -38,10 +38,10 @@ class Plan(Generic[Args]):
 
 
 def use_threads() -> None:
-    """Let torch compute with one thread unless OMP_NUM_THREADS says otherwise.
+    """Let torch compute with one thread unless OMP_NUM_THREADS says otherwise, as it does for a run with more CPUs.
 
-    The networks are so small that waking a second thread costs more than it computes; and runs that share a machine do
-    not take each other's cores.
+    By itself torch takes one for each core. Most networks are so small that waking a second thread costs more than it
+    computes; and runs that share a machine are not to take each other's cores.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 
