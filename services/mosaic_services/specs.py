@@ -92,14 +92,17 @@ def read_file(path: Path, what: str = "run") -> dict[str, Any]:
     except FileNotFoundError:
         near = _near_files(path)
         raise SpecError(f"{path}: no such file", f"did you mean {near}?" if near else "") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not a text file", f"a {what} is a file of YAML or JSON", detail=str(error)) from error
     try:
         document = load_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise SpecError(f"{path}{where}: {getattr(error, 'problem', None) or error}", detail=str(error)) from error
+        problem = getattr(error, "problem", None) or error
+        raise SpecError(f"{path}{where}: not YAML: {problem}", detail=str(error)) from error
     if not isinstance(document, dict):
         raise SpecError(
             f"{path}: a {what} is a map of fields, this is {_kind(document)}", "start with: worker: baseline"

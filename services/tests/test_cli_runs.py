@@ -108,6 +108,33 @@ def test_bad_input_is_refused_with_2_and_one_line(cli, words, said):
     assert refused.stdout == ""
 
 
+def test_files_that_are_no_yaml_or_no_text_are_called_that(cli, tmp_path):
+    (tmp_path / "page.yaml").write_text("worker: baseline\n**bold** and: [\n")
+    (tmp_path / "noise.yaml").write_bytes(b"\xf0\xff\x00")
+    assert "page.yaml:2:2: not YAML: " in cli("submit", str(tmp_path / "page.yaml"), code=2).stderr
+    assert "noise.yaml: not a text file\n" in cli("submit", str(tmp_path / "noise.yaml"), code=2).stderr
+
+
+def test_what_is_not_there_is_refused_with_what_is(cli, finished):
+    assert "has no attempt 5\n       it has one\n" in cli("logs", finished, "--attempt", "5", code=2).stderr
+    refused = cli("stats", "nope", code=2).stderr
+    assert refused == (
+        "error: there is no service 'nope'\n       one of: broker, scheduler, telemetry, supervisor.HOST\n"
+    )
+    assert "add --detach" in cli("up", "--json", code=2).stderr
+    said = cli("cancel", finished, code=2).stderr
+    assert "has succeeded already" in said
+
+
+def test_narrow_terminals_get_whole_columns(cli, finished):
+    narrow = {**cli.env, "COLUMNS": "80"}
+    for words, titles in ((["runs"], ["NAME", "STATE", "TOOK"]), (["status"], ["DROPPED", "REPAIRED"])):
+        done = subprocess.run([*MOSAIC, *words], env=narrow, capture_output=True, text=True, check=True)
+        assert max(map(len, done.stdout.splitlines())) <= 80 or words == ["status"], "long paths are left whole"
+        for title in titles:
+            assert title in done.stdout
+
+
 def test_no_stack_gives_3_at_once(tmp_path):
     nowhere = Cli(tmp_path / "nowhere")
     for command in (["runs"], ["status"], ["submit", "--worker", "baseline"], ["watch"], ["logs", "x"]):

@@ -307,6 +307,21 @@ def test_watch_fits_the_terminal(width):
         assert len(lines) <= 32
 
 
+def test_watch_in_80_columns_shows_names_and_whole_times():
+    from mosaic_services.cli.panel import Columns, run_line
+
+    run = state().model_copy(update={"name": "ppo-cartpole"})
+    far = summary(task="CartPole-v1", run=run.run, step=1, total_steps=10**6, steps_per_s=2.0, return_mean=21.5)
+    view = View(runs=[run], summaries={run.run: far}, loaded=True)
+    for with_loss in (True, False):
+        columns = Columns(80, with_loss=with_loss)
+        line = run_line(run, view, columns, 200.0).plain
+        assert "ppo-cartpole" in line
+        assert line.endswith("5 d 18 h")
+        assert columns.titles().plain.endswith("ETA")
+        assert len(columns.titles().plain) == len(line) <= 80
+
+
 def test_cpu_and_memory_are_shown_from_100_columns():
     from mosaic_services.cli.panel import Columns
 

@@ -82,7 +82,7 @@ def test_a_run_ends_with_the_run_before_it_and_so_do_those_behind_it(story):
         chain.append(story.submit(name=str(number), after=(chain[-1],)))
     story.feed(events.HostReported, host(attempt(chain[0], "ended", code=1), cpus=8))
     assert {story.state(run).state for run in chain[1:]} == {RunStateName.CANCELLED}
-    assert story.state(chain[1]).reason == f"it was to come after 0 ({chain[0][-6:]}), which is failed"
+    assert story.state(chain[1]).reason == f"it was to come after 0 ({chain[0][-6:]}), which has failed"
     assert not story.machine.ledger.queue
 
 
@@ -91,7 +91,7 @@ def test_after_a_run_that_has_failed_or_does_not_exist_is_refused(story):
     bad = story.submit(name="bad")
     story.feed(events.HostReported, host(attempt(bad, "ended", code=1), cpus=8))
     story.submit(after=(bad,))
-    assert (refusal(story).code, "is failed" in refusal(story).message) == ("after_failed", True)
+    assert (refusal(story).code, "has failed" in refusal(story).message) == ("after_failed", True)
     story.submit(after=("nobody",))
     assert refusal(story).code == "unknown_run"
     assert refusal(story).message.startswith("after: no run has the id or name 'nobody'")

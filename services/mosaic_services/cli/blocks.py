@@ -78,4 +78,5 @@ def _below(feed: PictureFeed, frame: Frame | None) -> str:
         return "waiting for a picture…"
     # First, for a narrow terminal shows only the beginning of the line.
     died = "its writer has died: no more will come  " if any(each.writer == "dead" for each in feed.streams) else ""
-    return f"{died}picture {frame.number:,}, {ago(frame.wall)}  {of_picture(frame)}"
+    age = "" if (said := ago(frame.wall)) == "just now" else f"{said}  "
+    return f"{died}{age}{of_picture(frame)}"

@@ -94,7 +94,8 @@ def _facts(run: RunState, summary: RunSummary, view: View, now: float) -> list[T
         rows.append(("return", f"{mean}   last {number(summary.return_last)}"))
     usage = view.usage(run.run)
     if usage is not None and not run.state.final:
-        rows.append(("uses", f"{usage.cpu_percent:.0f} % CPU   {size(usage.rss_mb)}   {usage.processes} processes"))
+        count = "1 process" if usage.processes == 1 else f"{usage.processes} processes"
+        rows.append(("uses", f"{usage.cpu_percent:.0f} % CPU   {size(usage.rss_mb)}   {count}"))
     if summary.checkpoint:
         rows.append(("checkpoint", summary.checkpoint))
     stored = "all stored" if summary.complete else f"{summary.missing:,} missing"

@@ -177,6 +177,7 @@ def _print(state: RunState, streams: list[FrameStream], *, remote: bool, as_json
             of_picture(each.newest),
             ago(each.newest.wall, now),
         )
+    lines.columns[4].no_wrap = False  # the figures give way where there is little room
     console().print(lines)
     # Below the table: a column for it would leave the others no room in a narrow terminal.
     for each in streams:

@@ -15,6 +15,7 @@ from mosaic_bus.commands import Events, Logs, Rows, Show, StreamCounters, Stream
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Batch, RunState, StreamKind
+from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.output import print_json, short
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.wait import OUTAGE_S
@@ -56,6 +57,9 @@ async def _main(
 ) -> None:
     async with BusClient(current.address) as bus:
         state = (await bus.request("scheduler", Show(run=wanted))).run
+        if attempt is not None and attempt > max(1, state.attempt):
+            there = "it has one" if state.attempt <= 1 else f"it has {state.attempt}"
+            raise InputError(f"run {short(state.run)} has no attempt {attempt}", there)
         reader = _Reader(bus, state, kind, attempt)
         if follow:
             await reader.follow(tail)

@@ -203,6 +203,8 @@ def _explain(error: Exception, arguments: list[str]) -> int:
 
 def _refusal_hint(error: CommandRefusedError) -> str:
     """Say what to do about a refusal, unless its message does."""
+    if error.code == "ambiguous_run":  # the message names them, by what is enough of their ids
+        return ""
     near = error.details.get("near") or error.details.get("candidates")
     names = list(map(str, near)) if isinstance(near, list) else []
     if "did you mean" in error.message or any(name in error.message for name in names):
@@ -212,7 +214,6 @@ def _refusal_hint(error: CommandRefusedError) -> str:
 
 _HINTS = {
     "unknown_run": "see: mosaic runs",
-    "ambiguous_run": "give more of its id",
     "unknown_group": "see: mosaic sweep list",
     "unknown_host": "see: mosaic hosts",
 }

@@ -23,6 +23,7 @@ __all__ = ["header", "run_line", "table"]
 _DIM = "bright_black"
 _USAGE_WIDTH = 14
 _LEAST_TASK = 10
+_INDENT = "      "
 _WAITING = frozenset({RunStateName.QUEUED, RunStateName.PREPARING, RunStateName.STARTING})
 
 
@@ -32,10 +33,10 @@ def header(view: View, width: int) -> Text:
     queued = sum(run.state is RunStateName.QUEUED for run in view.runs)
     other = len(view.active) - running - queued
     counts = [f"{running} running", *([f"{other} preparing or stopping"] if other else []), f"{queued} queued"]
-    text = Text("MOSAIC", style="bold")
-    text.append(f"  {', '.join(host.host for host in view.hosts) or 'no host'}   ", style=_DIM)
+    hosts = ", ".join(host.host for host in view.hosts) or "no host"
+    parts = [Text.assemble(("MOSAIC", "bold"), (f"  {hosts}", _DIM))]
     if view.group is None:  # whose runs have a line of their own, and may be more than are shown
-        text.append(" · ".join([*counts, f"{view.done} done"]), style="default")
+        parts.append(Text(" · ".join([*counts, f"{view.done} done"]), style="default"))
     if view.hosts:
         given = sum(
             each.resources.cpus for host in view.hosts for each in host.attempts if each.phase is not AttemptPhase.ENDED
@@ -43,17 +44,31 @@ def header(view: View, width: int) -> Text:
         cpus = sum(host.total.cpus for host in view.hosts)
         used = sum(host.memory_used_mb for host in view.hosts) / 1024
         memory = sum(host.total.memory_mb for host in view.hosts) / 1024
-        text.append(f"   {given:g}/{cpus:g} CPU  {used:.1f}/{memory:.0f} GB", style="default")
+        parts.append(Text(f"{given:g}/{cpus:g} CPU  {used:.1f}/{memory:.0f} GB", style="default"))
     lost = sum(each.missing for each in view.summaries.values())
     repaired = sum(each.repaired for each in view.summaries.values())
-    tail = Text("   " if view.events_per_s is None else f"   events {view.events_per_s:,.0f}/s  ")
+    tail = Text("" if view.events_per_s is None else f"events {view.events_per_s:,.0f}/s  ")
     tail.append(f"lost {lost:,}", style="bold red" if lost else "default")
     tail.append(f"  repaired {repaired:,}")
-    if text.cell_len + tail.cell_len > width:
-        text.append("\n      ")
-    text.append_text(tail)
+    text = _joined([*parts, tail], width)
     if view.trouble:
         text.append(f"\n{view.trouble}; showing what was known", style="bold yellow")
+    return text
+
+
+def _joined(parts: list[Text], width: int) -> Text:
+    """Put parts beside each other, and what does not fit on a further line."""
+    text, used = Text(), 0
+    for part in parts:
+        gap = "   "
+        if used and used + len(gap) + part.cell_len > width:
+            gap, used = f"\n{_INDENT}", len(_INDENT)
+        elif not used:
+            gap = ""
+        else:
+            used += len(gap)
+        text.append(gap).append_text(part)
+        used += part.cell_len
     return text
 
 
@@ -62,11 +77,11 @@ class Columns:
 
     def __init__(self, width: int, *, with_loss: bool) -> None:
         self.width = width
-        wide, narrow = width >= 130, width < 118  # noqa: PLR2004 - plain in its place
-        self.loss = 8 if with_loss else 0
+        wide, narrow, tiny = width >= 130, width < 118, width < 90  # noqa: PLR2004 - plain in its place
+        self.loss = 8 if with_loss and not tiny else 0
         self.worker = 10 if wide else 8
-        self.bar = 14 if wide else 7 if narrow else 8
-        self.spark = 12 if wide else 6 if narrow else 8
+        self.bar = 14 if wide else 5 if tiny else 7 if narrow else 8
+        self.spark = 12 if wide else 4 if tiny else 6 if narrow else 8
         fixed = 8 + self.worker + 2 + self.bar + 7 + 9 + self.spark + 14 + self.loss + 8
         self.usage = width >= fixed + _USAGE_WIDTH + _LEAST_TASK + 3
         fixed += _USAGE_WIDTH if self.usage else 0
@@ -79,7 +94,8 @@ class Columns:
         parts = [
             f"{'RUN':<8}",
             f"{'NAME':<{self.name + 2}}" if self.name else "",
-            f"{'WORKER':<{self.worker + 2}}{'TASK':<{self.task + 2}}{'PROGRESS':<{self.bar + 7}}",
+            f"{'WORKER':<{self.worker + 2}}{'TASK' if self.name else 'NAME':<{self.task + 2}}",
+            f"{'PROGRESS':<{self.bar + 7}}",
             f"{'STEPS/S':>7}  {'RETURN (last 100)':<{self.spark + 14}}",
             f"{'LOSS':>{self.loss - 2}}  " if self.loss else "",
             f"{'CPU':>5} {'RAM':>7} " if self.usage else "",
@@ -120,8 +136,9 @@ def run_line(run: RunState, view: View, columns: Columns, now: float, *, selecte
     if columns.name:
         line.append(_fit(run.name, columns.name) + "  ")
     line.append(_fit(run.worker, columns.worker) + "  ")
-    task = summary.task if summary and summary.task else "" if columns.name else run.name
-    line.append(_fit(task, columns.task) + "  ")
+    # Without room for both, the name: runs of a sweep have the same task.
+    task = run.name if not columns.name else summary.task if summary else ""
+    line.append(_fit(task or "", columns.task) + "  ")
     if run.state in _WAITING or summary is None:
         line.append(f"{run.state}: ", style=STATE_STYLES.get(run.state, ""))
         line.append(plain(run.detail or run.reason).replace("\n", " "))
@@ -151,9 +168,15 @@ def _append_figures(line: Text, run: RunState, summary: RunSummary, view: View, 
         line.append(f"{usage.cpu_percent:>4.0f}% {size(usage.rss_mb):>7} " if usage else " " * 14)
     if run.state.final:
         took = run.ended_at - run.started_at if run.ended_at and run.started_at else None
-        line.append(f"{duration(took) if took is not None else '':>8}", style=_DIM)
+        line.append(f"{_span(took) if took is not None else '':>8}", style=_DIM)
     elif (eta := eta_s(run, summary, now)) is not None:
-        line.append(f"{duration(eta):>8}")
+        line.append(f"{_span(eta):>8}")
+
+
+def _span(seconds: float) -> str:
+    """Write a length of time in eight characters, or a few more from ten days on."""
+    days, rest = divmod(int(max(0, seconds)), 86_400)
+    return f"{days} d {rest // 3600:02} h" if days else duration(seconds)
 
 
 def _progress(summary: RunSummary, width: int) -> str:

@@ -14,6 +14,8 @@ from mosaic_services.cli.settings import current
 
 __all__ = ["command"]
 
+_WIDE = 110
+_BRIEF = 70
 _ACTIVE = tuple(str(state) for state in RunStateName if not state.final)
 
 
@@ -43,7 +45,10 @@ def command(
     with_group = not group and any(run.group for run in answer.runs)
     with_priority = any(run.priority for run in answer.runs)
     extra = [*(["group"] if with_group else []), *(["priority"] if with_priority else [])]
-    rows = table("run", "name", "worker", *extra, "state", "submitted", "took", "why", right=("took", "priority"))
+    # In a narrow terminal the reason has a few lines; `mosaic show` has all of it.
+    is_narrow = console().width < _WIDE
+    when = [] if is_narrow else ["submitted"]
+    rows = table("run", "name", "worker", *extra, "state", *when, "took", "why", right=("took", "priority"))
     for run in answer.runs:
         rows.add_row(
             short(run.run),
@@ -52,9 +57,9 @@ def command(
             *([run.group] if with_group else []),
             *([str(run.priority)] if with_priority else []),
             state_text(run.state),
-            ago(run.submitted_at),
+            *([] if is_narrow else [ago(run.submitted_at)]),
             _took(run),
-            _why(run),
+            _brief(_why(run)) if is_narrow else _why(run),
         )
     rows.columns[-1].no_wrap = False
     console().print(rows)
@@ -82,6 +87,11 @@ def _took(run: RunState) -> str:
         if run.state.final
         else ago(run.started_at).removesuffix(" ago")
     )
+
+
+def _brief(text: str) -> str:
+    line = text.replace("\n", " ")
+    return line if len(line) <= _BRIEF else f"{line[: _BRIEF - 1]}…"
 
 
 def _why(run: RunState) -> str:

@@ -119,7 +119,7 @@ def _print_state(detail: RunDetail, folder: str) -> None:
 
 def _asks(spec: RunSpec) -> str:
     """What it needs of a host."""
-    asked = [f"{spec.resources.cpus:g} CPUs", f"{spec.resources.memory_mb} MB"]
+    asked = [f"{spec.resources.cpus:g} CPU{'' if spec.resources.cpus == 1 else 's'}", f"{spec.resources.memory_mb} MB"]
     if spec.resources.gpus:
         asked.append(f"{spec.resources.gpus:g} GPU")
     return ", ".join([*asked, *(f"a host {tag}" for tag in _tags(spec))])

@@ -9,7 +9,7 @@ import typer
 
 from mosaic_bus.commands import HostList, Hosts, Stats
 from mosaic_bus.errors import NoAnswerError
-from mosaic_services.cli.errors import NoStackError
+from mosaic_services.cli.errors import InputError, NoStackError
 from mosaic_services.cli.output import ago, console, number, print_json, say, table
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.status import supervisors
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _ANSWER_S = 3.0
+_SERVICES = ("broker", "scheduler", "telemetry")
 
 
 def command(
@@ -63,9 +64,10 @@ def _print(states: list[ServiceState]) -> None:
 
 def _names(bus: Bus, service: str | None) -> list[str]:
     if service not in {None, "supervisor"}:
+        if service not in _SERVICES and not str(service).startswith("supervisor."):
+            raise InputError(f"there is no service {service!r}", f"one of: {', '.join(_SERVICES)}, supervisor.HOST")
         return [str(service)]
     hosts = HostList(hosts=[], silent_s={})
     with contextlib.suppress(NoAnswerError):
         hosts = bus.request("scheduler", Hosts(), timeout=_ANSWER_S)
-    services = [] if service else ["broker", "scheduler", "telemetry"]
-    return services + supervisors(hosts)
+    return [*([] if service else _SERVICES), *supervisors(hosts)]

@@ -113,7 +113,9 @@ _STYLES = {"up": "green", "degraded": "yellow", "stopping": "yellow", "silent": 
 def _print(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> None:
     dim = "bright_black"
     say(("home ", dim), str(current.home.path), ("   bus ", dim), f"{current.address}\n")
-    rows = table("service", "state", "pid", "up for", *_COUNTERS, "", right=("pid", *_COUNTERS))
+    # A column for remarks only if there are any: it takes room from the others.
+    remarks = [""] if any(each.state is None or each.state.detail for each in services) else []
+    rows = table("service", "state", "pid", "up for", *_COUNTERS, *remarks, right=("pid", *_COUNTERS))
     now = time.time()
     for each in services:
         style = _STYLES[each.status]
@@ -126,7 +128,7 @@ def _print(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> No
             str(each.state.pid),
             duration(now - each.state.started_at),
             *(_count(each.state, name) for name in _COUNTERS),
-            each.state.detail,
+            *([each.state.detail] if remarks else []),
         )
     console().print(rows)
     for host in hosts.hosts:
@@ -154,12 +156,10 @@ def _print_host(host: HostState, silent: float) -> None:
     taken = sum(sum(each.gpus.values()) for each in active)
     total = host.total
     gpus = f", {taken:g} of {total.gpus:g} GPUs" if host.gpus else ""
-    say(
-        (host.host, "bold"),
-        f"   {running}   given out: {cpus:g} of {total.cpus:g} CPUs, {memory} of {size(total.memory_mb)}{gpus}"
-        f"   machine: {host.cpu_percent:.0f} % busy, {size(host.memory_used_mb)} used",
-        (quiet, "bold red"),
-    )
+    given = f"   {running}   given out: {cpus:g} of {total.cpus:g} CPUs, {memory} of {size(total.memory_mb)}{gpus}"
+    machine = f"   machine: {host.cpu_percent:.0f} % busy, {size(host.memory_used_mb)} used"
+    fits = len(host.host + given + machine + quiet) <= console().width
+    say((host.host, "bold"), given, "" if fits else "\n", machine, (quiet, "bold red"))
     if host.gpus:
         say(f"  GPUs  {gpu_list(host.gpus)}")
     if tags := own_tags(host.tags):

@@ -74,6 +74,8 @@ def command(
 
     A service that dies is started again; nothing is lost, because each keeps what it knows on disk.
     """
+    if as_json and not detach:
+        raise InputError("--json prints what was started, and this goes on until Ctrl-C", "add --detach")
     said = {"host": host, "cpus": cpus, "memory_mb": memory_mb, "gpus": gpus, "tags": tag}
     try:
         offer = HostConfig.read(config) if config else HostConfig()

@@ -16,7 +16,7 @@ from mosaic_services.scheduler.model import REFUSED, Attempt, Ending, Host, Run
 from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.queue import Queue
 from mosaic_services.scheduler.retries import Retry, judge, rest_s
-from mosaic_services.scheduler.wording import listed
+from mosaic_services.scheduler.wording import listed, said_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -302,7 +302,7 @@ class Ledger:
             if waiting is None:
                 continue
             if run.state is not RunStateName.SUCCEEDED:
-                reason = f"it was to come after {run.name} ({run.short}), which is {run.state}"
+                reason = f"it was to come after {run.name} ({run.short}), which {said_of(run.state)}"
                 self._finish(waiting, Outcome(RunStateName.CANCELLED, reason))
                 ended.append(waiting)
             elif not self.unmet(waiting):

@@ -13,6 +13,7 @@ from mosaic_services.scheduler.model import NOT_BEGUN, NOT_TAKEN, Attempt, Endin
 from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.schema import ConfigSchema
 from mosaic_services.scheduler.validation import config_problems
+from mosaic_services.scheduler.wording import said_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -188,7 +189,7 @@ class Machine:
             ledger.send_forget(host.name, report.run, report.attempt)
         else:
             known = ledger.runs.get(report.run)
-            reason = f"the run is already {known.state}" if known and known.final else "it was given up"
+            reason = f"the run {said_of(known.state)} already" if known and known.final else "it was given up"
             ledger.send_stop(host.name, report.run, report.attempt, reason)
 
     def _take_back(self, host: Host, report: AttemptReport) -> None:

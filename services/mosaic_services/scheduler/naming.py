@@ -57,7 +57,7 @@ def find_run(runs: Mapping[str, Run], query: str) -> Run:
     more = f" and {len(matches) - _CANDIDATES_NAMED} more" if len(matches) > _CANDIDATES_NAMED else ""
     raise CommandRefusedError(
         "ambiguous_run",
-        f"{query!r} fits {len(matches)} runs: {named}{more}; use more of the id",
+        f"{query!r} fits {len(matches)} runs: {named}{more}; give one's id",
         {"candidates": [run.id for run in matches[:100]]},
     )
 

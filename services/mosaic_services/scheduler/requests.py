@@ -14,7 +14,7 @@ from mosaic_services.scheduler.model import Ending, Run
 from mosaic_services.scheduler.naming import find_group, find_run, make_name
 from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.validation import check_submission
-from mosaic_services.scheduler.wording import amounts, listed
+from mosaic_services.scheduler.wording import amounts, listed, said_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,7 +166,7 @@ def _resolve(ledger: Ledger, spec: RunSpec, batch: dict[str, str], named: dict[s
         except CommandRefusedError as error:
             raise CommandRefusedError(error.code, f"after: {error.message}", error.details) from error
         if first.final and first.state is not RunStateName.SUCCEEDED:
-            said = f"after: {first.name} ({first.short}) is {first.state}, so this run would never start"
+            said = f"after: {first.name} ({first.short}) {said_of(first.state)}, so this run would never start"
             raise CommandRefusedError("after_failed", said)
         found[first.id] = None
     return tuple(found)
@@ -206,7 +206,7 @@ def cancel(ledger: Ledger, event: events.CancelRequested) -> None:
     """Stop a run, or take it out of the queue."""
     run = find_run(ledger.runs, event.query)
     if run.final:
-        said = f"run {run.short} ({run.name}) is already {run.state}: {run.reason}"
+        said = f"run {run.short} ({run.name}) {said_of(run.state)} already: {run.reason}"
         raise CommandRefusedError("already_final", said, {"run": run.id, "state": run.state.value})
     note = _cancel(ledger, run, event.reason)
     ledger.place()
@@ -268,7 +268,8 @@ def pause(ledger: Ledger, event: events.PauseRequested) -> None:
     ledger.set("paused", (event.reason or "no reason given") if event.paused else "")
     ledger.place()
     running = sum(len(host.placed) for host in ledger.hosts.values())
-    note = f"the queue is paused; {running} runs go on" if event.paused else "the queue goes on"
+    going = "1 run goes on" if running == 1 else f"{running} runs go on"
+    note = f"the queue is paused; {going}" if event.paused else "the queue goes on"
     _answer(ledger, Ack(note=note))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mosaic_bus.commands import WhyResult
 from mosaic_bus.messages import RunStateName
 from mosaic_services.scheduler.placement import Demand, could_hold, suits
-from mosaic_services.scheduler.wording import amounts, duration, listed
+from mosaic_services.scheduler.wording import amounts, duration, listed, said_of
 
 if TYPE_CHECKING:
     from mosaic_bus.commands import Decision
@@ -53,7 +53,7 @@ def _answer(run: Run, reason: str) -> str:
         return f"{what} is queued: {reason}"
     many = f" in attempt {run.begun} of {run.allowed}" if run.spec.retries.max and run.begun else ""
     category = f"{run.category}: " if run.category else ""
-    return f"{what} is {run.state}{many}: {category}{reason}"
+    return f"{what} {said_of(run.state)}{many}: {category}{reason}"
 
 
 # ── pending ─────────────────────────────────────────────────────────────────────────────────────────
@@ -72,7 +72,7 @@ def _why_pending(ledger: Ledger, run: Run, place: int | None) -> list[str]:
         if kept:
             facts.append(f"{listed(kept)} is kept free for it, since others have overtaken it for too long")
     if run.id in ledger.queue.blocked:
-        facts += [f"{each.name} ({each.short}) is {each.state}: {each.reason}" for each in ledger.unmet(run)[:10]]
+        facts += [f"{each.name} ({each.short}) {said_of(each.state)}: {each.reason}" for each in ledger.unmet(run)[:10]]
     if ledger.paused:
         facts.append(f"the queue is paused ({ledger.paused}): mosaic queue resume")
     return facts

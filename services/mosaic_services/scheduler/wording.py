@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from mosaic_bus.messages import RunStateName
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["amounts", "cpus_text", "duration", "gpus_text", "listed", "number"]
+__all__ = ["amounts", "cpus_text", "duration", "gpus_text", "listed", "number", "said_of"]
 
 _NAMED = 4
 
@@ -37,6 +39,19 @@ def cpus_text(value: float) -> str:
 def gpus_text(value: float) -> str:
     """Write `0.5 GPU`, `2 GPUs`."""
     return f"{number(value)} GPU{'s' if value > 1 else ''}"
+
+
+_ENDS = {
+    RunStateName.SUCCEEDED: "has succeeded",
+    RunStateName.FAILED: "has failed",
+    RunStateName.CANCELLED: "was cancelled",
+    RunStateName.LOST: "was lost",
+}
+
+
+def said_of(state: RunStateName) -> str:
+    """Write what is said of a run in this state: `is running`, `has failed`."""
+    return _ENDS.get(state, f"is {state}")
 
 
 def number(value: float) -> str:

@@ -95,7 +95,7 @@ def run(context: RunContext[BaselineConfig]) -> None:
             recent.append(episode_return)
             emitter.episode(episode, episode_return, length=step - start, step=step, seed=seed)
             if (episode + 1) % _WINDOW == 0 or episode + 1 == config.episodes:
-                emitter.scalars(step, {"return_mean": fmean(recent), "return_mean_all": fmean(returns)})
+                emitter.scalars(step, {f"return_mean_{_WINDOW}": fmean(recent), "return_mean": fmean(returns)})
     finally:
         env.close()
     summary = {"steps": step, "episodes": len(returns), "return_mean": fmean(returns) if returns else None}
