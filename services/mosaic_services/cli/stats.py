@@ -9,7 +9,7 @@ import typer
 
 from mosaic_bus.commands import HostList, Hosts, Stats
 from mosaic_bus.errors import NoAnswerError
-from mosaic_services.cli.errors import InputError, NoStackError
+from mosaic_services.cli.errors import NoStackError
 from mosaic_services.cli.output import ago, console, number, print_json, say, table
 from mosaic_services.cli.settings import current
 from mosaic_services.cli.status import supervisors
@@ -48,7 +48,10 @@ def command(
         _print(states)
     if silent:
         verb = "does" if len(silent) == 1 else "do"
-        raise NoStackError(f"{', '.join(silent)} {verb} not answer", "see: mosaic status, and logs/ in the home")
+        ours = all(each in _SERVICES or each.startswith("supervisor.") for each in silent)
+        names = f"the stack's own services are {', '.join(_SERVICES)} and supervisor.HOST"
+        hint = "see: mosaic status, and logs/ in the home" if ours else names
+        raise NoStackError(f"{', '.join(silent)} {verb} not answer", hint)
 
 
 def _print(states: list[ServiceState]) -> None:
@@ -64,8 +67,6 @@ def _print(states: list[ServiceState]) -> None:
 
 def _names(bus: Bus, service: str | None) -> list[str]:
     if service not in {None, "supervisor"}:
-        if service not in _SERVICES and not str(service).startswith("supervisor."):
-            raise InputError(f"there is no service {service!r}", f"one of: {', '.join(_SERVICES)}, supervisor.HOST")
         return [str(service)]
     hosts = HostList(hosts=[], silent_s={})
     with contextlib.suppress(NoAnswerError):
