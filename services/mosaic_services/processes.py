@@ -52,15 +52,17 @@ def is_alive(host: dict[str, Any]) -> bool:
 
 def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
     """Kill every process of the attempts with these marks (see `carriers`); return how many there were."""
-    killed: set[int] = set()
+    killed: dict[int, int] = {}
     for _ in range(rounds):
         found = carriers(marks)
-        if not found:
+        # One that dies shows no mark any more, but may take a while to be gone, on a busy machine.
+        dying = any(is_alive({"pid": pid, "start_time": start}) for pid, start in killed.items())
+        if not found and not dying:
             break
         for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                killed[pid] = _state_and_start(pid)[1]
                 os.kill(pid, signal.SIGKILL)
-        killed |= found
         time.sleep(0.01)
     return len(killed)
 

@@ -300,7 +300,8 @@ def test_driver_killed_in_the_middle_goes_on_and_runs_no_trial_twice(cli, start,
         output += line
     driver.send_signal(number)
     output, errors = driver.communicate(timeout=30)
-    group = re.search(rf"killed-{int(number)}-[0-9a-z]{{6}}", cli("sweep", "list").stdout)[0]
+    groups = [each["group"] for each in cli.json("sweep", "list")["groups"]]
+    (group,) = [each for each in groups if each.startswith(f"killed-{int(number)}-")]
     before = {each["run"] for each in runs_of(cli, group)}
     assert 1 <= len(before) < 6
     if number == signal.SIGINT:

@@ -248,7 +248,7 @@ def test_started_twice_is_one_worker(attempt):
     assert one.journal() == "up\n"
     last.terminate()
     last.wait(10)
-    assert one.start().wait(10) == 0
+    assert one.start().wait(100) == 0
     assert one.journal() == "up\n", "an ended attempt is not started again"
 
 
@@ -405,7 +405,7 @@ def test_memory_near_its_limit_warns_once_and_at_the_limit_the_run_is_stopped(at
 def test_memory_of_a_hidden_grandchild_counts_and_nothing_of_it_is_left(attempt):
     hungry = HIDDEN.replace("os.closerange(0, 256)", "held = bytearray(b'x') * (150 * 2**20)")
     one = attempt(f"{hungry}\nprint('up', flush=True)\ntime.sleep(1000)", memory_mb=100, grace_s=0.5)
-    assert one.start().wait(20) == 0
+    assert one.start().wait(100) == 0
     assert one.exit_record()["limit"] == "memory"
     assert not is_running(one.pid_in("hidden.pid"))
 
@@ -445,12 +445,16 @@ def test_memory_of_a_process_that_does_not_say_its_share_is_what_is_resident():
 
 
 @pytest.mark.parametrize(
-    ("on_sigterm", "code", "number"),
-    [("lambda *_: sys.exit(0)", 0, None), ("lambda *_: sys.exit(143)", 143, None), ("signal.SIG_IGN", None, 9)],
+    ("on_sigterm", "grace_s", "code", "number"),
+    [
+        ("lambda *_: sys.exit(0)", 60, 0, None),
+        ("lambda *_: sys.exit(143)", 60, 143, None),
+        ("signal.SIG_IGN", 0.3, None, 9),
+    ],
 )
-def test_time_limit_is_a_failure_however_the_worker_then_ends(attempt, on_sigterm, code, number):
-    one = attempt(f"{HOLD}\nsignal.signal(15, {on_sigterm})\ntime.sleep(1000)", grace_s=0.3, wall_s=1.5)
-    assert one.start().wait(20) == 0
+def test_time_limit_is_a_failure_however_the_worker_then_ends(attempt, on_sigterm, grace_s, code, number):
+    one = attempt(f"{HOLD}\nsignal.signal(15, {on_sigterm})\ntime.sleep(1000)", grace_s=grace_s, wall_s=1.5)
+    assert one.start().wait(100) == 0
     report = one.folder.exit()
     assert (report.limit, report.stopped, report.category) == ("wall", False, FailureCategory.APPLICATION)
     assert (report.code, report.signal) == (code, number)

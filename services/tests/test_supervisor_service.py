@@ -385,7 +385,7 @@ def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_i
 @pytest.mark.slow
 def test_limit_reached_while_no_supervisor_is_there_is_reported_later(own_host: Host):
     host = own_host
-    run = host.place(events=40, checkpoint_every=20, end="hang", limits={"wall_s": 4})
+    run = host.place(events=40, checkpoint_every=20, end="hang", limits={"wall_s": 12})
     record = host.wait_running(run)
     host.stack.kill("supervisor")
     wait_until("the run host is gone", lambda: not psutil.pid_exists(record["pid"]))
@@ -403,7 +403,7 @@ def test_limit_reached_while_no_supervisor_is_there_is_reported_later(own_host: 
 @pytest.mark.slow
 def test_supervisor_killed_while_workers_emit_is_noticed_by_none_of_them(own_host: Host):
     host = own_host
-    runs = [host.place(events=6000, rate=3000) for _ in range(2)]
+    runs = [host.place(events=6000, rate=800) for _ in range(2)]
     workers = []
     for run in runs:
         host.wait_running(run)
