@@ -464,6 +464,7 @@ def test_time_limit_is_a_failure_however_the_worker_then_ends(attempt, on_sigter
     assert re.fullmatch(r"time 1\.[2-5] s of 1\.5 s \(\d+ %\)", warning)
 
 
+@pytest.mark.slow
 def test_cancel_that_comes_before_a_limit_stays_a_cancel(attempt):
     one = attempt(f"{HOLD}\n{DEAF}\nprint('up', flush=True)\ntime.sleep(1000)", grace_s=3.5, wall_s=3)
     host = one.start()

@@ -326,6 +326,7 @@ def test_run_on_a_host_without_gpus_is_left_its_environment(host: Host):
     host.ask(Stop(run=run, attempt=1, reason="enough"))
 
 
+@pytest.mark.slow
 def test_worker_computes_with_as_many_threads_as_it_has_cpus(tmp_path):
     host = Host(tmp_path, OMP_NUM_THREADS="")
     try:

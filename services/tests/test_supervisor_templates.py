@@ -466,6 +466,7 @@ async def until_ready(made: Templates) -> Template:
     return made._templates[KEY]
 
 
+@pytest.mark.slow
 def test_template_has_the_threads_of_the_run_it_was_started_beside_and_others_do_not_keep_it(probe):
     one = probe("import os; print(os.environ['OMP_NUM_THREADS'])")
 
