@@ -74,6 +74,7 @@ def test_line_of_20_mb_is_stood_in_for(stack):
     assert len(stack.stored_lines(run)) == 13
 
 
+@pytest.mark.slow
 def test_nan_infinity_and_null_are_understood(stack):
     run = run_raw(
         stack,
