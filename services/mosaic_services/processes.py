@@ -51,7 +51,10 @@ def is_alive(host: dict[str, Any]) -> bool:
 
 
 def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
-    """Kill every process of the attempts with these marks (see `carriers`); return how many there were."""
+    """Kill every process of the attempts with these marks (see `carriers`) and wait until they are gone.
+
+    Returns how many there were.
+    """
     killed: dict[int, int] = {}
     for _ in range(rounds):
         found = carriers(marks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Annotated
 
 import typer
@@ -59,7 +60,7 @@ def command(
             state_text(run.state),
             *([] if is_narrow else [ago(run.submitted_at)]),
             _took(run),
-            _brief(_why(run)) if is_narrow else _why(run),
+            textwrap.shorten(_why(run), _BRIEF, placeholder="…") if is_narrow else _why(run),
         )
     rows.columns[-1].no_wrap = False
     console().print(rows)
@@ -87,11 +88,6 @@ def _took(run: RunState) -> str:
         if run.state.final
         else ago(run.started_at).removesuffix(" ago")
     )
-
-
-def _brief(text: str) -> str:
-    line = text.replace("\n", " ")
-    return line if len(line) <= _BRIEF else f"{line[: _BRIEF - 1]}…"
 
 
 def _why(run: RunState) -> str:
