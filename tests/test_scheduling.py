@@ -121,6 +121,7 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint_and_says_why(stack):
     assert any("goes on from its checkpoint of step 40" in each.reason for each in why.decisions)
 
 
+@pytest.mark.slow
 def test_a_run_over_its_memory_limit_is_stopped_and_not_tried_again(stack):
     run = stack.submit(
         config={"allocate_mb": 400, "end": "hang"},

@@ -67,6 +67,7 @@ def test_no_broker_leaves_no_thread(tmp_path, monkeypatch):
     assert threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_listen_says_when_the_broker_is_gone(broker):
     with Bus(broker.address, connect_timeout=10) as bus:
         broker.kill()

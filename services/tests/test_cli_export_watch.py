@@ -22,7 +22,7 @@ from ulid import ULID
 from mosaic_bus.commands import Events, Rows, Show
 from mosaic_bus.errors import NoAnswerError
 from mosaic_bus.messages import RunState
-from mosaic_services.cli import export, logs
+from mosaic_services.cli import export, logs, outage
 from mosaic_services.cli.feed import View
 from mosaic_services.cli.panel import table
 from mosaic_services.cli.tables import EPISODES, table_of
@@ -153,8 +153,8 @@ def test_a_value_that_does_not_fit_its_column_is_null_there(column, value, kept)
 
 IMPATIENT = """
 import sys
-from mosaic_services.cli import wait
-wait.OUTAGE_S = 1.0
+from mosaic_services.cli import outage
+outage._LONGEST_S = 1.0
 from mosaic_services.cli.main import main
 sys.exit(main())
 """
@@ -256,7 +256,7 @@ def test_a_hole_while_telemetry_is_restarted_does_not_end_following(capsys):
 
 
 def test_following_gives_up_when_nobody_answers_for_long(monkeypatch):
-    monkeypatch.setattr(logs, "OUTAGE_S", -1.0)
+    monkeypatch.setattr(outage, "_LONGEST_S", -1.0)
     bus = FakeBus(rows(0), None, rows(1))
     with pytest.raises(NoAnswerError):
         asyncio.run(logs._Reader(bus, bus.state, "journal", None).follow(None))

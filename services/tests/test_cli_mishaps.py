@@ -192,16 +192,15 @@ def test_a_home_that_is_a_file(tmp_path, command):
     ("value", "said"),
     [("2024-13-45", "month must be in 1..12"), ("&a [*a]", "recursive"), ("[" * 1000, "nested too deep")],
 )
-def test_yaml_that_cannot_be_read_is_bad_input(tmp_path, value, said):
-    cli = Cli(tmp_path / "home")
+def test_yaml_that_cannot_be_read_is_bad_input(tmp_path, refusal, value, said):
     file = tmp_path / "file.yaml"
     file.write_text(f"worker: stress\nconfig:\n  when: {value}\n")
-    refused = cli("submit", str(file), code=2).stderr
+    refused = refusal("submit", str(file))
     assert refused.startswith(f"error: {file}")
     assert said in refused
-    assert cli("submit", "--worker", "stress", f"when={value}", code=2).stderr.startswith("error: when: ")
+    assert refusal("submit", "--worker", "stress", f"when={value}").startswith("error: when: ")
     file.write_text(f"host: {value}\n")
-    refused = cli("up", "--config", str(file), code=2).stderr
+    refused = refusal("up", "--config", str(file))
     assert refused.startswith(f"error: {file}: not YAML")
     assert said in refused
 
@@ -214,15 +213,17 @@ def test_yaml_may_say_something_twice_and_name_days_that_exist(tmp_path):
     assert str(config["when"]) == "2024-12-05"
 
 
-@pytest.mark.parametrize("columns", ["", "wide", "0"])
-def test_a_width_that_is_none_is_no_width(tmp_path, columns):
+@pytest.mark.slow
+def test_a_width_that_is_none_is_no_width(tmp_path):
     cli = Cli(tmp_path / "home")
     cli.env.pop("COLUMNS", None)
     plain = cli("workers", "list").stdout
-    cli.env["COLUMNS"] = columns
-    assert cli("workers", "list").stdout == plain
+    for columns in ("", "wide", "0"):
+        cli.env["COLUMNS"] = columns
+        assert cli("workers", "list").stdout == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("redirection", "code", "said"),
     [("<&- >&-", 0, ""), (">/dev/full", 2, "error: No space left on device\n"), (">/dev/full --json", 2, "error: No")],
@@ -239,6 +240,14 @@ def test_output_that_goes_nowhere(tmp_path, redirection, code, said):
 # ── completion ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.fixture(scope="module")
+def bash_completion(tmp_path_factory) -> str:
+    """The script that bash reads to complete our commands."""
+    show = [Path(sys.executable).with_name("mosaic"), "--show-completion", "bash"]
+    env = Cli(tmp_path_factory.mktemp("completion")).env
+    return subprocess.run(show, env=env, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -248,16 +257,16 @@ def test_output_that_goes_nowhere(tmp_path, redirection, code, said):
         (["ru"], {"runs"}),
     ],
 )
-def test_bash_completes_options_and_commands_of_commands(tmp_path, words, offered):
+def test_bash_completes_options_and_commands_of_commands(tmp_path, bash_completion, words, offered):
     mosaic = Path(sys.executable).with_name("mosaic")
     cli = Cli(tmp_path)
-    script = subprocess.run([mosaic, "--show-completion", "bash"], env=cli.env, capture_output=True, check=True).stdout
     line = f"COMP_WORDS=({shlex.join(['mosaic', *words])}) COMP_CWORD={len(words)}\n"
-    ask = f"{script.decode()}\n{line}_mosaic_completion {shlex.quote(str(mosaic))}\nprintf '%s\n' \"${{COMPREPLY[@]}}\""
+    ask = f"{bash_completion}\n{line}_mosaic_completion {shlex.quote(str(mosaic))}\nprintf '%s\n' \"${{COMPREPLY[@]}}\""
     done = subprocess.run(["bash", "-c", ask], env=cli.env, capture_output=True, text=True, check=True)
     assert offered <= set(done.stdout.split()), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_complete_options(tmp_path, shell):
     asked = {"_MOSAIC_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "mosaic runs --"}

@@ -215,6 +215,7 @@ def test_package_folders_named_like_build_folders_are_installed(tmp_path: Path):
     assert found == {"pyproject.toml", "profiles.toml", "mine_worker/__init__.py", "mine_worker/dist/f.py"}
 
 
+@pytest.mark.slow
 def test_python_that_is_not_there_is_named_and_asked_for_only_once(tmp_path: Path, monkeypatch):
     with pytest.raises(BuildError, match=r"no Python >=3\.99 with the venv module"):
         find_python(">=3.99")

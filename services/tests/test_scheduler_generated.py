@@ -505,7 +505,7 @@ World.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 # What fails is made as small as possible before it is told, and that takes minutes.
-TestWorld = pytest.mark.timeout(900)(World.TestCase)
+TestWorld = pytest.mark.slow(pytest.mark.timeout(900)(World.TestCase))
 
 
 def test_cancel_of_a_queued_run_ends_it_at_once():

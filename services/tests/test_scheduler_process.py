@@ -366,6 +366,7 @@ def test_a_host_that_cannot_take_runs_now_gets_them_later_in_order(stack):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_worker_with_a_broken_schema_does_not_end_the_scheduler(stack):
     async def story():
         async with connected(stack) as bus, FakeHost(bus) as host:

@@ -444,6 +444,7 @@ def test_memory_of_a_process_that_does_not_say_its_share_is_what_is_resident():
         assert run_host.fair_share(1, 7) == 7, "a stranger's"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("on_sigterm", "grace_s", "code", "number"),
     [

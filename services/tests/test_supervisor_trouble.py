@@ -133,6 +133,9 @@ def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path,
         while not attempts.is_ended(key):
             attempts.stirred.set()
             await asyncio.sleep(0)
+            for task in (watching, *tasks):
+                if task.done():
+                    task.result()  # raises what has ended it, or nobody would ever end this
         watching.cancel()
         await asyncio.gather(*tasks)
         return asyncio.get_running_loop().time() - began

@@ -443,6 +443,7 @@ def test_summaries_are_published_and_queries_answered(processes):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_line_nested_a_thousand_deep_does_not_end_the_aggregator(processes):
     async def scenario() -> None:
         processes.start("telemetry")

@@ -22,7 +22,7 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import FINAL_STATES, HostState, RunState, RunStateName, RunSummary, Usage
-from mosaic_services.cli.wait import OUTAGE_S
+from mosaic_services.cli.outage import Outage
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
@@ -110,16 +110,18 @@ class Feed:
         self._thread.join(_ANSWER_S * 2)
 
     def _run(self) -> None:
-        answered_at = time.monotonic()
+        outage = Outage()
         while not self._stop.is_set():
             try:
-                self.view = self._ask()
-                answered_at, self.gone = time.monotonic(), None
+                with outage:
+                    self.view = self._ask()
+                self.gone = None
             except NoAnswerError as error:
-                self.view = replace(self.view, trouble=f"{error.service} does not answer")
-                self.gone = error if time.monotonic() - answered_at > OUTAGE_S else None
+                self.gone = error
             except BusError as error:
                 self.view = replace(self.view, trouble=str(error))
+            if outage.silent:
+                self.view = replace(self.view, trouble=f"{outage.silent.service} does not answer")
             self.fresh.set()
             self._wake.wait(self._interval)
             self._wake.clear()

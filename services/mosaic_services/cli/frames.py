@@ -14,16 +14,16 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from mosaic_bus import topics
 from mosaic_bus.commands import FrameStream, FrameStreams, Show
-from mosaic_bus.errors import CommandRefusedError, NoAnswerError
+from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunStateName
 from mosaic_bus.pictures import PictureFeed, is_here
 from mosaic_services.cli import film
 from mosaic_services.cli.blocks import watch_pictures
 from mosaic_services.cli.errors import FAILED, CliError, InputError
 from mosaic_services.cli.figures import of_picture
+from mosaic_services.cli.outage import Outage
 from mosaic_services.cli.output import ago, clock, console, number, print_json, say, short, table
 from mosaic_services.cli.settings import current
-from mosaic_services.cli.wait import OUTAGE_S
 from mosaic_services.cli.watch import interrupted
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def _await_streams(bus: Bus, detail: RunDetail) -> tuple[RunState, list[FrameStr
     if state.state in _NOT_YET:
         _say_waiting(f"for run {short(state.run)} ({state.state}) to start")
     streams: list[FrameStream] = []
-    heard_at = time.monotonic()
-    deadline = heard_at + _FIRST_PICTURE_S
+    outage = Outage()
+    deadline = time.monotonic() + _FIRST_PICTURE_S
     while not streams and not state.state.final:
         if state.state in _NOT_YET:
             deadline = time.monotonic() + _FIRST_PICTURE_S
@@ -124,14 +124,9 @@ def _await_streams(bus: Bus, detail: RunDetail) -> tuple[RunState, list[FrameStr
             _say_waiting(f"for the first picture of run {short(state.run)} (if none comes, mosaic logs may say why)")
             deadline = math.inf
         time.sleep(_POLL_S)
-        try:
+        with outage:
             state = bus.request("scheduler", Show(run=state.run)).run
             streams = _streams(bus, state)
-            heard_at = time.monotonic()
-        except NoAnswerError:
-            # A service is being restarted; the run goes on without it.
-            if time.monotonic() - heard_at > OUTAGE_S:
-                raise
     return state, streams
 
 

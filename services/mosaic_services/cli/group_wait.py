@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 
 from mosaic_bus.commands import Groups, Runs, Summaries
-from mosaic_bus.errors import NoAnswerError
 from mosaic_bus.messages import RunStateName
 from mosaic_services.cli.groups import progress
+from mosaic_services.cli.outage import Outage
 from mosaic_services.cli.output import console, say
-from mosaic_services.cli.wait import OUTAGE_S, Watched, exit_code
+from mosaic_services.cli.wait import Watched, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,43 +77,32 @@ class _Teller:
 
 
 def _wait_final(bus: Bus, group: str, changed: Callable[[GroupState], None]) -> GroupState:
-    last_answer = time.monotonic()
+    outage = Outage()
     while True:
-        try:
+        with outage:
             (state,) = bus.request("scheduler", Groups(group=group), timeout=5.0).groups
-        except NoAnswerError:
-            # The scheduler is being restarted; the runs go on without it.
-            if time.monotonic() - last_answer > OUTAGE_S:
-                raise
-            continue
-        last_answer = time.monotonic()
-        changed(state)
-        if all(RunStateName(name).final for name, count in state.counts.items() if count):
-            return state
+            changed(state)
+            if all(RunStateName(name).final for name, count in state.counts.items() if count):
+                return state
         time.sleep(_POLL_S)
 
 
 def _wait_stored(bus: Bus, runs: list[RunState]) -> None:
     """Wait for the telemetry of runs that have ended, by the same rule as `mosaic submit --wait`."""
     watched = {each.run: Watched(each.run, state=each) for each in runs}
-    last_answer = time.monotonic()
+    outage = Outage()
     while True:
         now = time.monotonic()
         waiting = [each for each in watched.values() if not each.done(now) or not each.moved_at]
         if not waiting:
             return
-        try:
+        with outage:
             found = summaries_of(bus, [each.run for each in waiting])
-        except NoAnswerError:
-            now = time.monotonic()
             for each in waiting:
-                each.heard_nothing(now)
-            if now - last_answer > OUTAGE_S:
-                raise
-            continue
-        last_answer = now
-        for each in waiting:
-            if each.state is not None:
-                each.update(each.state, found.get(each.run), now)
+                if each.state is not None:
+                    each.update(each.state, found.get(each.run), now)
+        if outage.silent:
+            for each in waiting:
+                each.heard_nothing(time.monotonic())
         if any(not each.done(now) for each in waiting):
             time.sleep(_POLL_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,13 +11,13 @@ import typer
 from mosaic_bus import topics
 from mosaic_bus.client import BusClient, Subscription
 from mosaic_bus.commands import Events, Logs, Rows, Show, StreamCounters, Streams
-from mosaic_bus.errors import CommandRefusedError, NoAnswerError
+from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Batch, RunState, StreamKind
 from mosaic_services.cli.errors import InputError
+from mosaic_services.cli.outage import Outage
 from mosaic_services.cli.output import print_json, short
 from mosaic_services.cli.settings import current
-from mosaic_services.cli.wait import OUTAGE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -146,20 +145,14 @@ class _Reader:
         topic = topics.run_log if self._kind == "log" else topics.run_telemetry
         async with self._bus.subscribe(topic(self._state.run)) as live:
             await self.print_stored(tail)
-            stalled, heard_at = 0, time.monotonic()
+            stalled, outage = 0, Outage()
             while stalled < _STALLED_POLLS:
-                try:
+                with outage:
                     progressed = await self._take_live(live) or await self.print_stored(None)
                     if not progressed and await self._is_over():
                         return
-                except NoAnswerError:
-                    # Telemetry or the scheduler is being restarted; the live lines go on.
-                    if time.monotonic() - heard_at > OUTAGE_S:
-                        raise
-                    continue
-                heard_at = time.monotonic()
-                ended = self._state.state.final
-                stalled = stalled + 1 if ended and not progressed else 0
+                    ended = self._state.state.final
+                    stalled = stalled + 1 if ended and not progressed else 0
         print("the end of this log has not been stored; it may lack lines", file=sys.stderr)
 
     async def _take_live(self, live: Subscription) -> bool:

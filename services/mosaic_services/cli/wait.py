@@ -14,6 +14,7 @@ from mosaic_bus.commands import Logs, Show, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import RunState, RunStateName, RunSummary
 from mosaic_services.cli.errors import FAILED, STOPPED
+from mosaic_services.cli.outage import Outage
 from mosaic_services.cli.output import console, duration, number, print_json, say, short, state_text
 from mosaic_services.progress import fraction
 
@@ -22,13 +23,11 @@ if TYPE_CHECKING:
 
     from mosaic_bus import Bus
 
-__all__ = ["OUTAGE_S", "Watched", "exit_code", "outcome_lines", "wait_for"]
+__all__ = ["Watched", "exit_code", "outcome_lines", "wait_for"]
 
 _POLL_S = 0.25
 # A run that has ended and whose telemetry does not move for this long is reported as it is.
 _STALLED_S = 15.0
-OUTAGE_S = 60.0
-"""Who has not answered for so long is gone, and nobody waits for it any more."""
 _MOST_AT_ONCE = 1000
 
 
@@ -120,18 +119,14 @@ def _progress(each: Watched) -> str:
 
 
 def _poll_until_done(bus: Bus, watched: list[Watched], changed: Callable[[], None]) -> None:
-    last_answer = time.monotonic()
+    outage = Outage()
     while True:
         now = time.monotonic()
-        try:
+        with outage:
             _poll(bus, watched, now)
-            last_answer = now
-        except NoAnswerError:
-            # A service is being restarted; the run goes on without it.
+        if outage.silent:
             for each in watched:
                 each.heard_nothing(now)
-            if now - last_answer > OUTAGE_S:
-                raise
         changed()
         if all(each.done(now) for each in watched):
             return
