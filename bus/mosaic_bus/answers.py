@@ -42,7 +42,7 @@ class AnswerBook:
             return
         self._large[command_id] = answer
         self._large_bytes += len(answer)
-        while self._large_bytes > _MOST_LARGE_BYTES:
+        while self._large_bytes > _MOST_LARGE_BYTES and len(self._large) > 1:  # this one is still to be sent
             self._large_bytes -= len(self._large.popitem(last=False)[1])
 
     def abandon(self, command_id: str) -> None:

@@ -123,9 +123,18 @@ class Broker:
             if self._router in ready:
                 with contextlib.suppress(zmq.Again):
                     for _ in range(_BURST):
-                        self._take_message(self._router.recv_multipart(zmq.NOBLOCK, copy=False))
+                        self._take_message(self._receive())
             if self._wake_out in ready:
                 return
+
+    def _receive(self) -> list[zmq.Frame]:
+        """Take the next message: who sent it, and its parts, of which no more are kept than it may have and one."""
+        frames = [part := self._router.recv(zmq.NOBLOCK, copy=False)]
+        while part.more:
+            part = self._router.recv(copy=False)
+            if len(frames) <= envelope.MAX_PARTS + 1:
+                frames.append(part)
+        return frames
 
     def _take_message(self, frames: list[zmq.Frame]) -> None:
         counters = self.counters
@@ -134,7 +143,7 @@ class Broker:
         try:
             # Only topic and header are looked at here; buffers pass through untouched and uncopied.
             size = envelope.check_size(parts)
-            envelope.check([part.bytes if place < _LOOKED_AT else b"" for place, part in enumerate(parts[:3])])
+            envelope.check([part.bytes if place < _LOOKED_AT else b"" for place, part in enumerate(parts)])
         except BadMessageError as error:
             self._refuse(frames[0].bytes, error)
             return

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from mosaic_bus import envelope, topics
 from mosaic_bus.envelope import Message, Stamper
-from mosaic_bus.errors import BadMessageError, CommandRefusedError, NoAnswerError, NotConnectedError
+from mosaic_bus.errors import BadAddressError, BadMessageError, CommandRefusedError, NoAnswerError, NotConnectedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Model
 from mosaic_bus.wire import send_now
@@ -153,18 +153,21 @@ class BusClient:
         self._in.setsockopt(zmq.RCVHWM, 5000)
         # Subscriptions go out through this queue, and those beyond its length would silently not be made.
         self._in.setsockopt(zmq.SNDHWM, 0)
-        self._out.connect(self.address.ingress)
-        self._in.connect(self.address.egress)
-        self._subscribe_prefix(topics.reply(self.id))
-        self._subscribe_prefix(topics.welcome(self.id))
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_refusals())]
         try:
+            self._out.connect(self.address.ingress)
+            self._in.connect(self.address.egress)
+            self._subscribe_prefix(topics.reply(self.id))
+            self._subscribe_prefix(topics.welcome(self.id))
+            self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_refusals())]
             async with asyncio.timeout(timeout):
                 await self.synced()
                 await cast("Any", self._out).poll(flags=zmq.POLLOUT)
         except TimeoutError:
             await self.close()
             raise NotConnectedError(self.address.ingress, timeout or 0) from None
+        except zmq.ZMQError as error:
+            await self.close()
+            raise BadAddressError(self.address.ingress, error.strerror) from error
         except BaseException:
             await self.close()
             raise

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_HEADER_BYTES",
     "MAX_MESSAGE_BYTES",
+    "MAX_PARTS",
     "PROTOCOL_VERSION",
     "Header",
     "Message",
@@ -31,6 +32,7 @@ __all__ = [
     "encode_topic",
     "new_id",
     "pack",
+    "shown",
 ]
 
 PROTOCOL_VERSION = 1
@@ -38,6 +40,8 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_HEADER_BYTES = 16 * 1024
 _TOPIC_LENGTH = 256
 _PARTS_BEFORE_BUFFERS = 3
+MAX_PARTS = 64
+_LARGEST_WHOLE = 2**53  # what every language counts exactly
 _SHOWN_LENGTH = 200
 # msgpack makes room for a list before it reads it, as long as the list claims to be: nested, that is a bomb.
 _LONGEST_ARRAY = 1_000_000
@@ -95,8 +99,8 @@ _HEADER_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def _shown(value: object) -> str:
-    """A value for an error message: the sender chooses it, so it may be huge."""
+def shown(value: object) -> str:
+    """A value for a message to people: whoever sent it chose it, so it may be huge, or nested too deep to be shown."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):
@@ -108,7 +112,7 @@ def _unpack_map(what: str, data: bytes) -> dict[str, Any]:
     try:
         value = msgpack.unpackb(data, max_array_len=min(len(data), _LONGEST_ARRAY))
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException, RecursionError, MemoryError) as error:
-        raise BadMessageError(f"{what} is not msgpack: {type(error).__name__} {_shown(str(error))}") from error
+        raise BadMessageError(f"{what} is not msgpack: {type(error).__name__} {shown(str(error))}") from error
     if not isinstance(value, dict):
         raise BadMessageError(f"{what} is a {type(value).__name__}, not a map")
     return value
@@ -121,19 +125,19 @@ def decode_header(data: bytes) -> Header:
     fields = _unpack_map("header", data)
     version = fields.get("v")
     if type(version) is not int or version != PROTOCOL_VERSION:
-        raise WrongVersionError(_shown(version), PROTOCOL_VERSION)
+        raise WrongVersionError(shown(version), PROTOCOL_VERSION)
     for name, types in _HEADER_TYPES.items():
         value: Any = fields.get(name)
-        if type(value) not in types or (types is _WHOLE and value < 0):
-            raise BadMessageError(f"header field {name!r} is {_shown(value)}, not {_expected(types)}")
+        if type(value) not in types or (types is _WHOLE and not 0 <= value <= _LARGEST_WHOLE):
+            raise BadMessageError(f"header field {name!r} is {shown(value)}, not {_expected(types)}")
     cor = fields.get("cor")
     if cor is not None and type(cor) is not str:
-        raise BadMessageError(f"header field 'cor' is {_shown(cor)}, not a string")
+        raise BadMessageError(f"header field 'cor' is {shown(cor)}, not a string")
     return Header(fields["id"], fields["src"], fields["epoch"], fields["seq"], fields["wall"], fields["mono"], cor)
 
 
 def _expected(types: tuple[type, ...]) -> str:
-    return {_TEXT: "a string", _WHOLE: "a whole number from 0", _NUMBER: "a number"}[types]
+    return {_TEXT: "a string", _WHOLE: "a whole number from 0 to 2^53", _NUMBER: "a number"}[types]
 
 
 def decode_topic(data: bytes) -> str:
@@ -157,6 +161,8 @@ def check(parts: list[bytes]) -> Header:
 def _check(parts: list[bytes]) -> tuple[str, Header]:
     if len(parts) < _PARTS_BEFORE_BUFFERS:
         raise BadMessageError(f"message of {len(parts)} parts; a topic, a header and a payload are needed")
+    if len(parts) > MAX_PARTS:
+        raise BadMessageError(f"message of more than {MAX_PARTS} parts")
     check_size(parts)
     return decode_topic(parts[0]), decode_header(parts[1])
 
@@ -174,7 +180,7 @@ def encode_topic(topic: str) -> bytes:
     try:
         return topic.encode("ascii")
     except UnicodeEncodeError:
-        raise BadMessageError(f"topic {_shown(topic)} is not ASCII") from None
+        raise BadMessageError(f"topic {shown(topic)} is not ASCII") from None
 
 
 def encode(message: Message) -> list[bytes]:
@@ -191,7 +197,7 @@ def pack(payload: dict[str, Any]) -> bytes:
             # Half a surrogate pair, as "\\ud800" in somebody's JSON: no UTF-8 can hold it.
             packed = msgpack.packb(payload, default=_pack_unusual, unicode_errors="replace")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadMessageError(f"payload cannot be encoded: {type(error).__name__}: {_shown(str(error))}") from error
+        raise BadMessageError(f"payload cannot be encoded: {type(error).__name__}: {shown(str(error))}") from error
     return packed
 
 

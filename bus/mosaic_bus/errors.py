@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "BadAddressError",
     "BadMessageError",
     "BusError",
     "CannotBindError",
@@ -92,6 +93,13 @@ class CannotBindError(BusError):
 
     def __init__(self, endpoint: str, reason: str) -> None:
         super().__init__(f"cannot listen at {endpoint}: {reason}")
+
+
+class BadAddressError(BusError):
+    """No broker can be at such an address."""
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        super().__init__(f"cannot connect to {endpoint}: {reason}")
 
 
 class NameTakenError(BusError):

@@ -326,7 +326,7 @@ class Batch(Model):
     attempt: AttemptNumber
     kind: StreamKind
     first: int = Field(ge=0, description="number of the first line")
-    count: int = Field(ge=0)
+    count: int = Field(ge=1)
     offset: int = Field(ge=0, description="byte of the file where the first line starts")
     end: int = Field(ge=0, description="byte of the file after the last line")
 

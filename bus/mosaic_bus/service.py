@@ -37,8 +37,10 @@ Result = TypeVar("Result", bound=Model)
 
 HEARTBEAT_S = 1.0
 _NAME_TAKEN_WITHIN_S = 0.3
-_LONGEST_CLIENT_NAME = 64
-_SHOWN_LENGTH = 200
+_LONGEST_NAME = 64
+# Who is told to stop while it begins has so long to get it done: without a broker it never will.
+_BEGIN_S = 5.0
+_PROBLEMS_SHOWN = 20
 VERSION = "0.1.0"
 
 
@@ -103,17 +105,12 @@ class Service:
 
     async def run(self) -> None:
         """Connect, work until stopped, tidy up."""
-        if not await self._connect():
+        if not await self._unless_stopped(self.bus.connect(timeout=None), 0):
             return
         _log.info("connected", service=self.name, epoch=self.epoch, address=self.bus.address.ingress)
         try:
-            await self._require_own_name()
-            commands = self.bus.subscribe(topics.command(self.name))
-            await self.bus.synced()
-            await self.start()
-            self.spawn(self._take_commands(commands), "commands")
-            self.spawn(self._heartbeat(), "heartbeat")
-            await self._stop.wait()
+            if await self._unless_stopped(self._begin(), _BEGIN_S):
+                await self._stop.wait()
         except BaseException as error:
             self._failure = self._failure or error  # So that `finish` can tell a failure from an order to stop.
             raise
@@ -131,6 +128,14 @@ class Service:
         if self._failure is not None:
             raise self._failure
 
+    async def _begin(self) -> None:
+        await self._require_own_name()
+        commands = self.bus.subscribe(topics.command(self.name))
+        await self.bus.synced()
+        await self.start()
+        self.spawn(self._take_commands(commands), "commands")
+        self.spawn(self._heartbeat(), "heartbeat")
+
     async def _require_own_name(self) -> None:
         """Refuse to run beside another of the same name: both would carry out every command."""
         try:
@@ -139,17 +144,18 @@ class Service:
             return
         raise NameTakenError(self.name, self.bus.address.ingress, other.pid)
 
-    async def _connect(self) -> bool:
-        """Wait for the broker as long as it takes; False if we are told to stop before it is there."""
-        connecting = asyncio.create_task(self.bus.connect(timeout=None))
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None], grace_s: float) -> bool:
+        """Do what waits for the broker as long as it takes; False if we are told to stop and it is not done soon."""
+        working = asyncio.create_task(work)
         stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not connecting.done():
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
+        await asyncio.wait([working], timeout=grace_s)
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
             return False
-        connecting.result()
+        working.result()
         return True
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -190,7 +196,7 @@ class Service:
         if not isinstance(reply_to, str) or not (reply_to.isascii() and reply_to.isalnum()):
             self.bus.counters["unanswerable"] += 1
             return
-        if len(reply_to) > _LONGEST_CLIENT_NAME:
+        if len(reply_to) > _LONGEST_NAME or len(command_id) > _LONGEST_NAME:
             self.bus.counters["unanswerable"] += 1
             return
         if self._answers.begin(command_id):
@@ -220,7 +226,7 @@ class Service:
             if found is None:
                 known = ", ".join(sorted(self._handlers))
                 raise CommandRefusedError(
-                    "unknown_command", f"{self.name} does not know {_shown(name)}; it knows {known}"
+                    "unknown_command", f"{self.name} does not know {envelope.shown(name)}; it knows {known}"
                 )
             kind, handler = found
             args = message.payload.get("args", {})
@@ -231,8 +237,9 @@ class Service:
         except ValidationError as error:
             return _refusal("invalid_arguments", explain(error), {})
         except Exception as error:
-            _log.exception("command failed", command=name)
-            return _refusal("internal", f"{self.name} failed on {name!r}: {type(error).__name__}: {error}", {})
+            _log.exception("command failed", command=envelope.shown(name))
+            reason = f"{self.name} failed on {envelope.shown(name)}: {type(error).__name__}: {error}"
+            return _refusal("internal", reason, {})
 
     async def _on_ping(self, _: Ping) -> Ack:
         return Ack(note="pong")
@@ -253,19 +260,15 @@ class Service:
         return self._state()
 
 
-def _shown(value: object) -> str:
-    """A value for a message to people: whoever sent it chose it, so it may be huge."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
-
-
 def explain(error: ValidationError) -> str:
     """Say what was wrong with some input: each field, the value given, and what is allowed."""
     problems = []
-    for each in error.errors():
-        where = ".".join(str(part) for part in each["loc"]) or "value"
-        given = "" if each["type"] == "missing" else f", got {_shown(each['input'])}"
+    for each in error.errors(include_url=False)[:_PROBLEMS_SHOWN]:
+        where = ".".join(str(part)[:_LONGEST_NAME] for part in each["loc"]) or "value"
+        given = "" if each["type"] == "missing" else f", got {envelope.shown(each['input'])}"
         problems.append(f"{where}: {each['msg']}{given}")
+    if (more := error.error_count() - len(problems)) > 0:
+        problems.append(f"and {more:,} more")
     return "; ".join(problems)
 
 

@@ -34,3 +34,12 @@ def test_memory_is_bounded_and_large_answers_go_before_small_ones():
         book.finish(str(number), b"x")
     assert book.find("small") is None
     assert len(book._small) == answers._MOST_ANSWERS
+
+
+def test_answer_larger_than_all_that_is_kept_can_still_be_sent():
+    book = AnswerBook()
+    book.finish("a", bytes(1024 * 1024))
+    book.finish("b", bytes(answers._MOST_LARGE_BYTES + 1))
+    assert book.find("b") is not None
+    book.finish("c", bytes(1024 * 1024))
+    assert (book.find("b"), book._large_bytes) == (None, 1024 * 1024)

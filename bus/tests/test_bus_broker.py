@@ -198,6 +198,8 @@ def header(**changes):
         ([b"a.", header(v=2), b"\x80"], "wrong_version"),
         ([b"a.", header(v=["x" * 10_000]), b"\x80"], "wrong_version"),
         ([b"a.", header(), b"\x80", bytes(40_000_000), bytes(40_000_000)], "too_large"),
+        ([b"a.", header(seq=2**60), b"\x80"], "bad_message"),
+        ([b"a.", header(), b"\x80", *[b""] * 100_000], "bad_message"),
     ],
 )
 def test_bad_message_is_answered_with_an_error(shared_broker, parts, code):

@@ -10,8 +10,9 @@ import zmq
 import zmq.asyncio
 
 from mosaic_bus import Address, BusClient, CommandRefusedError, Home, NoAnswerError, NotConnectedError, envelope, topics
+from mosaic_bus import service as service_module
 from mosaic_bus.commands import Ack, Cancel, Command, Info, Ping, RunList, Runs, Series, Stats
-from mosaic_bus.errors import BadMessageError, MessageTooLargeError
+from mosaic_bus.errors import BadAddressError, BadMessageError, MessageTooLargeError
 from mosaic_bus.messages import BuildProgress, Model
 from mosaic_bus.service import Service
 
@@ -406,6 +407,13 @@ def test_refusals_carry_code_message_and_details(shared_broker):
     run(scenario())
 
 
+def nested(levels):
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def test_hostile_commands_do_not_stop_a_service(shared_broker):
     async def scenario():
         async with BusClient(shared_broker.address) as bus, Running(Counting(shared_broker.home)) as service:
@@ -421,17 +429,22 @@ def test_hostile_commands_do_not_stop_a_service(shared_broker):
                 {"reply_to": "x", "command": "cancel", "args": [1]},
                 {"reply_to": "x", "command": "cancel", "args": None},
                 {"reply_to": "x", "command": "cancel", "args": {"run": "y" * 1_000_000, "surplus": "z" * 1_000_000}},
+                {"reply_to": "x", "command": "cancel", "args": {"run": "y", "z" * 1_000_000: 1}},
+                {"reply_to": "x", "command": "cancel", "args": dict.fromkeys(map(str, range(50_000)))},
+                {"reply_to": "x", "command": nested(1000)},
+                {"reply_to": "x", "command": "cancel", "args": {"run": nested(1000)}},
             ]
             async with bus.subscribe("reply.x.") as answers:
                 for payload in hostile:
                     bus.publish("cmd.counting.", payload)
-                for _ in range(5):
+                for _ in range(9):
                     answer = await answers.next(DEADLINE_S)
                     assert answer.payload["ok"] is False
                     assert len(answer.payload["error"]["message"]) < 2000
+            bus.publish("cmd.counting.", {"reply_to": "x", "command": "ping"}, message_id="i" * 10_000)
             huge = envelope.Header("i", "s", 1, 2**64 - 1, 0, 0)
             bus._out_now.send_multipart([b"cmd.counting.", huge.pack(), msgpack.packb({"reply_to": "x"})])
-            assert (await bus.request("counting", Stats())).counters["unanswerable"] == 5
+            assert (await bus.request("counting", Stats())).counters["unanswerable"] == 6
             assert service._failure is None
 
     run(scenario())
@@ -446,6 +459,38 @@ def test_service_that_waits_for_a_broker_ends_when_told_to(tmp_path, shared_brok
         await until("connecting", lambda: service.bus._context is not None)
         service.stop()
         await asyncio.wait_for(task, 5)
+
+    run(scenario())
+
+
+def test_service_whose_broker_goes_while_it_begins_ends_when_told_to(broker, monkeypatch):
+    monkeypatch.setattr(service_module, "_BEGIN_S", 0.1)
+
+    async def scenario():
+        service = Counting(broker.home)
+        connect = service.bus.connect
+
+        async def connect_and_lose_it(timeout):
+            await connect(timeout)
+            broker.kill()
+
+        monkeypatch.setattr(service.bus, "connect", connect_and_lose_it)
+        task = asyncio.create_task(service.run())
+        await until("connected", lambda: broker.process.poll() is not None)
+        await asyncio.sleep(0.5)  # longer than it takes to find out that nobody else has its name
+        assert not task.done()
+        service.stop()
+        await asyncio.wait_for(task, DEADLINE_S)
+
+    run(scenario())
+
+
+def test_address_that_cannot_be_one_is_a_bus_error(tmp_path):
+    async def scenario():
+        bus = BusClient(Address("tcp://no such host:5550", "tcp://no such host:5551"))
+        with pytest.raises(BadAddressError, match="no such host"):
+            await bus.connect()
+        assert bus._context is None
 
     run(scenario())
 

@@ -38,7 +38,8 @@ def test_steps_become_columns_and_no_events():
     ("line", "kind", "ts", "step", "value"),
     [
         ({"type": "step", "step_index": 7, "reward": 1, "timestamp": 5.0}, "step", 5.0, 7, 1),
-        ({"type": "episode", "episode_index": 3, "total_reward": 9.5, "time": 6}, "episode", 6, None, 9.5),
+        ({"type": "episode", "episode_index": 3, "total_reward": 9.5, "time": 6}, "episode", 6, 3, 9.5),
+        ({"event": "step", "payload": {"reward": 2.5}, "step": 3, "ts": 1.0}, "step", 1.0, 3, 2.5),
         ({"event": "step", "payload": {"step_index": 4, "reward": 2.0}, "ts": 1.0}, "step", 1.0, 4, 2.0),
         (
             {"event": "heartbeat", "payload": {}, "timestamp": "1970-01-01T00:00:09Z"},
@@ -149,7 +150,8 @@ def test_value_nested_as_deep_as_can_be_parsed_is_harmless(kind, name):
     journal = journal_of(line, {"event": "step", "step": 3, "ts": 1.0})
     summary = Summary()
     summary.add(journal)
-    assert journal.steps == [None, 3]
+    has_points = kind in {"episode", "scalars"} and name != "event"
+    assert journal.steps == [0 if has_points else None, 3]
     assert summary.message("run", 1).events == 2
     assert Summary.load(summary.dump()).task == summary.task
     assert journal.malformed == ([] if summary.malformed == 0 else [(0, journal.malformed[0][1])])

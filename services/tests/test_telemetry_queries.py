@@ -146,6 +146,37 @@ def test_of_an_attempt_before_one_that_began_anew_nothing_is_joined(store, queri
     assert len(queries.episodes(Episodes(run="run", attempt=1)).rows) == 6
 
 
+def without_steps(first: int, count: int) -> list[object]:
+    return [
+        {"event": "episode", "episode": each, "return": float(each), "ts": 1.0} for each in range(first, first + count)
+    ]
+
+
+def test_episodes_without_steps_are_joined_as_well(store, queries):
+    save(store, without_steps(1, 10), attempt=1)
+    save(store, without_steps(1, 4), attempt=2)
+    assert [(row["attempt"], row["episode"]) for row in queries.episodes(Episodes(run="run")).rows] == [
+        (2, each) for each in (1, 2, 3, 4)
+    ]
+    assert queries.metrics(Metrics(run="run")).metrics == {"episode_return": 4}
+
+
+def test_episodes_without_steps_after_a_checkpoint_are_played_anew(store, queries):
+    def course(first: int, last: int) -> list[object]:
+        steps = [{"event": "step", "step": each * 10, "reward": 1.0, "ts": 1.0} for each in range(first, last)]
+        return [
+            line
+            for step, episode in zip(steps, without_steps(first, last - first), strict=True)
+            for line in (step, episode)
+        ]
+
+    save(store, course(1, 5), attempt=1)
+    save(store, goes_on_from(20) + course(3, 5), attempt=2)
+    found = [(row["attempt"], row["episode"], row["step"]) for row in queries.episodes(Episodes(run="run")).rows]
+    assert found == [(1, 1, 10), (1, 2, 20), (2, 3, 30), (2, 4, 40)]
+    assert queries.series(Series(run="run", metric="episode_return")).values == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("attempt", [None, 2])
 def test_episodes_are_paged_to_the_end(store, queries, attempt):
     save(store, episodes(0, 7), attempt=1)
@@ -189,6 +220,13 @@ def test_page_ends_where_the_reply_would_be_too_large(store, queries, monkeypatc
     assert (len(page.rows), page.next) == (2, 2)
     monkeypatch.setattr(module, "PAGE_BYTES", 10)  # one row is given however large it is
     assert len(queries.events(Events(run="run")).rows) == 1
+
+
+@pytest.mark.parametrize("line", ["汉".encode() * 1000, b"\xff" * 750])  # three bytes each; four as it is shown
+def test_page_is_measured_as_it_travels(store, queries, monkeypatch, line):
+    monkeypatch.setattr(module, "PAGE_BYTES", 7000)
+    save_log(store, [line] * 5)
+    assert len(queries.logs(Logs(run="run")).rows) == 2
 
 
 def test_logs_by_page_and_by_tail(store, queries):

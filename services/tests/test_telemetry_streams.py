@@ -91,6 +91,14 @@ def test_empty_stream_that_has_ended_is_whole():
 # ── generated faults ────────────────────────────────────────────────────────────────────────────────
 
 
+def test_word_of_the_host_counts_more_than_a_batch_that_nobody_has_written():
+    stream = stream_at(5)
+    offer(stream, 2**39, 1)
+    assert stream.missing > 2**38
+    stream.announce("host", 5, final=True)
+    assert (stream.missing, stream.ended, stream.tick(100.0)) == (0, True, None)
+
+
 class Bridge:
     """A model of the supervisor's bridge and of a bus that loses, doubles and reorders."""
 

@@ -272,6 +272,20 @@ def test_runs_that_are_done_are_forgotten(bench, monkeypatch):
     assert bench.rows("SELECT count(*), sum(final) FROM streams") == [(20, 20)]
 
 
+def test_end_that_was_stored_but_not_told_is_told_by_the_next_one(bench):
+    bench.writer.start()
+    bench.put([step(0)])
+    bench.announce(1)
+    bench.until(lambda: any(report.positions.get(KEY, (None, False))[1] for report in bench.reports))
+    bench.writer.stop()
+    following = Bench(bench.path)
+    following.writer.start()
+    following.announce(1)
+    following.until(lambda: any(report.summaries for report in following.reports))
+    following.writer.stop()
+    assert [each.complete for report in following.reports for each in report.summaries] == [True]
+
+
 def test_of_very_many_runs_each_is_told_of_in_turn_and_those_that_ended_first(bench, monkeypatch):
     monkeypatch.setattr(module, "SUMMARIES_AT_ONCE", 4)
     keys = [StreamKey(f"run{number:02}", 1, "journal") for number in range(10)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from mosaic_bus.commands.common import Command
-from mosaic_bus.messages import Model, RunSummary, StreamKind
+from mosaic_bus.messages import AttemptNumber, Model, RunSummary, StreamKind
 
 __all__ = [
     "Episodes",
@@ -25,6 +25,8 @@ __all__ = [
     "SummariesResult",
 ]
 
+Step = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
 
 class SummariesResult(Model):
     """Live aggregates."""
@@ -37,7 +39,7 @@ class Summaries(Command[SummariesResult]):
 
     name: ClassVar[str] = "summaries"
     result: ClassVar[type[Model]] = SummariesResult
-    runs: list[str] = Field(default_factory=list)
+    runs: list[str] = Field(default_factory=list, max_length=10_000)
     limit: int = Field(default=200, ge=1, le=10_000)
 
 
@@ -74,12 +76,12 @@ class Series(Command[SeriesResult]):
     result: ClassVar[type[Model]] = SeriesResult
     run: str
     metric: str
-    attempt: int | None = Field(
+    attempt: AttemptNumber | None = Field(
         default=None, description="None joins all, without the steps that a later attempt played anew"
     )
     max_points: int = Field(default=500, ge=2, le=100_000)
-    first_step: int | None = None
-    last_step: int | None = None
+    first_step: Step | None = None
+    last_step: Step | None = None
 
 
 class Rows(Model):
@@ -95,7 +97,7 @@ class Episodes(Command[Rows]):
     name: ClassVar[str] = "episodes"
     result: ClassVar[type[Model]] = Rows
     run: str
-    attempt: int | None = Field(default=None, description="None joins all, as in `series`")
+    attempt: AttemptNumber | None = Field(default=None, description="None joins all, as in `series`")
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=1000, ge=1, le=100_000)
 
@@ -106,8 +108,8 @@ class Events(Command[Rows]):
     name: ClassVar[str] = "events"
     result: ClassVar[type[Model]] = Rows
     run: str
-    attempt: int = 1
-    kinds: list[str] = Field(default_factory=list)
+    attempt: AttemptNumber = 1
+    kinds: list[str] = Field(default_factory=list, max_length=1000)
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=1000, ge=1, le=100_000)
 
@@ -118,7 +120,7 @@ class Logs(Command[Rows]):
     name: ClassVar[str] = "logs"
     result: ClassVar[type[Model]] = Rows
     run: str
-    attempt: int | None = Field(default=None, description="None for the newest")
+    attempt: AttemptNumber | None = Field(default=None, description="None for the newest")
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=1000, ge=1, le=100_000)
     tail: int | None = Field(default=None, ge=1, le=100_000)

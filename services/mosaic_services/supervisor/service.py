@@ -229,7 +229,7 @@ class SupervisorService(Service):
         except ValidationError as error:
             self._bad_reports += 1
             if self._bad_reports == 1:
-                _log.warning("bad body", source=message.header.src, topic=message.topic, reason=str(error))
+                _log.warning("bad body", source=message.header.src, topic=message.topic, reason=str(error)[:500])
             return
         self.bridge.store_heard(time.monotonic(), storing=report.storing)
         for stream, at in zip(streams, report.positions, strict=True):

@@ -49,7 +49,8 @@ _OLD_NAMES = {
     "episode": ("episode_index",),
     "ts": ("timestamp", "time"),
 }
-_OLD_KEYS = {"payload", "data", *(old for names in _OLD_NAMES.values() for old in names)}
+_NESTS = ("payload", "data")
+_OLD_KEYS = {*_NESTS, *(old for names in _OLD_NAMES.values() for old in names)}
 
 
 class Event(NamedTuple):
@@ -119,6 +120,9 @@ def read_journal(data: bytes, last_step: int = 0) -> Journal:
         others = [
             index for index, (kind, step, ts) in enumerate(odd) if kind != "step" or type(step) is not int or ts is None
         ]
+    if None in values:
+        plain = (index for index, value in enumerate(values) if value is None)
+        others = sorted({*others, *(index for index in plain if not objects[index].keys().isdisjoint(_NESTS))})
     journal = Journal(kinds, times, steps, values, lines)
     for index in others:
         _place(journal, read_event(objects[index], index))
@@ -163,6 +167,7 @@ def _points(journal: Journal, last_step: int) -> list[Point]:
     """Values of series: scalars, and return and length of episodes; one without a step takes the one before it."""
     points: list[Point] = []
     steps = journal.steps
+    journal.steps = steps.copy()  # with those taken from others: a later attempt may have played them anew
     seen = 0
     for event in journal.events:
         index, kind, ts, step, fields = event
@@ -174,6 +179,7 @@ def _points(journal: Journal, last_step: int) -> list[Point]:
         else:
             last_step = step
         seen = index
+        journal.steps[index] = step
         if kind == "episode":
             points.append(Point("episode_return", index, step, journal.values[index], ts))
             if (length := number(fields.get("length"))) is not None:
@@ -252,7 +258,7 @@ def _tidy(found: object) -> dict[str, Any]:
 def _modernise(old: dict[str, Any]) -> dict[str, Any]:
     """Lift the fields of `payload` and `data` to the top and give old names their present ones."""
     fields = dict(old)
-    for nest in ("payload", "data"):
+    for nest in _NESTS:
         if isinstance(inner := fields.get(nest), dict):
             fields = {**inner, **fields}
     for name, others in _OLD_NAMES.items():

@@ -220,8 +220,9 @@ class Queries:
 
             def rows() -> Iterator[tuple[int, int, dict[str, Any]]]:
                 for number, kind, ts, step, value, line, reason in found:
-                    row = {"number": number, "event": kind, "ts": ts, "step": step, "value": value, "line": _text(line)}
-                    yield number, len(line) + _ROW_BYTES, {**row, **({"reason": reason} if reason else {})}
+                    text = _text(line)
+                    row = {"number": number, "event": kind, "ts": ts, "step": step, "value": value, "line": text}
+                    yield number, _bytes(text) + _ROW_BYTES, {**row, **({"reason": reason} if reason else {})}
 
             return _page(rows(), command.limit)
 
@@ -348,7 +349,8 @@ def _page(rows: Iterable[tuple[int, int, dict[str, Any]]], limit: int) -> Rows:
 
 def _log_rows(found: Iterable[tuple[int, str | bytes]]) -> Iterator[tuple[int, int, dict[str, Any]]]:
     for number, line in found:
-        yield number, len(line) + _ROW_BYTES, {"number": number, "line": _text(line)}
+        text = _text(line)
+        yield number, _bytes(text) + _ROW_BYTES, {"number": number, "line": text}
 
 
 def _episode(line: str | bytes) -> dict[str, Any]:
@@ -362,6 +364,10 @@ def _episode(line: str | bytes) -> dict[str, Any]:
 def _plain(value: object) -> object:
     """What is nested, however deep, is not repeated in a row: it may be more than a reply can carry."""
     return value if value is None or isinstance(value, (str, int, float)) else type(value).__name__
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _text(line: str | bytes) -> str:

@@ -46,6 +46,7 @@ INBOX_BYTES = 64 * 1024 * 1024
 ASK_TIMEOUT_S = 0.9
 _QUERIES_AT_ONCE = 4
 _REFUSED_AT_MOST = 100
+_REASON_LENGTH = 500
 """Of so many sources the first bad body is logged; all are counted."""
 _ENDINGS = (".telemetry.", ".log.", ".streams.")
 
@@ -125,7 +126,7 @@ class TelemetryService(Service):
         source = message.header.src
         if source not in self._refused and len(self._refused) < _REFUSED_AT_MOST:
             self._refused.add(source)
-            _log.warning("bad body", source=source, topic=message.topic, reason=str(error))
+            _log.warning("bad body", source=source, topic=message.topic, reason=str(error)[:_REASON_LENGTH])
 
     def _take_batch(self, message: Message, *, repair: bool) -> None:
         batch = Batch.model_validate(message.payload)

@@ -88,7 +88,7 @@ class Stream:
     @property
     def missing(self) -> int:
         """Lines that exist and are not stored."""
-        return max(0, self.known - self.number)
+        return 0 if self.final else max(0, self.known - self.number)
 
     def offer(self, first: int, count: int, end: int, *, repair: bool, now: float) -> Take | None:
         """Decide about a batch; what is to be taken must then be stored, or the stream forgotten and loaded anew."""
@@ -119,7 +119,7 @@ class Stream:
     def announce(self, host: str, sent: int, *, final: bool) -> None:
         """Take note of how far the host says that the stream goes."""
         self.host = host
-        self.known = max(self.known, sent)
+        self.known = sent if final else max(self.known, sent)
         self._end = sent if final else None
 
     @property

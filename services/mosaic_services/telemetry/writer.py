@@ -263,7 +263,11 @@ class Writer(threading.Thread):
                 if not _fits(tail.sent.number, tail.sent.offset):
                     self.counters["bad_batches"] += 1
                     continue
-                self._find(key, each.host).stream.announce(each.host, tail.sent.number, final=tail.final)
+                known = key in self._entries
+                entry = self._find(key, each.host)
+                entry.stream.announce(each.host, tail.sent.number, final=tail.final)
+                if entry.stream.final and not known:
+                    self._changed.add(key)  # who stored the end of it may have died before it was told
                 keys.add(key)
             self._announced[each.host] = (now, keys)
 
