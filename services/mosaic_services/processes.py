@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from mosaic_bus.logs import Logger
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MARK", "build_mark", "carriers", "is_alive", "run_hosts", "sweep"]
 
+_log = Logger()
+
 # Stands in the environment of every process of an attempt or a build, so that orphans can be told from strangers.
 MARK = "MOSAIC_ATTEMPT_MARK"
 # A killed process is gone at once, unless the kernel holds it: then there is no point in waiting for ever.
 _SWEEP_ROUNDS = 500
 _DEAD = (b"Z", b"X")
+# Attempts whose `family.json` has been complained about.
+_complained: set[str] = set()
 
 
 def _boot() -> str:
@@ -46,7 +52,7 @@ def is_alive(host: dict[str, Any]) -> bool:
     try:
         state, start_time = _state_and_start(host["pid"])
         return start_time == host["start_time"] and state not in _DEAD and host.get("boot", _BOOT) == _BOOT
-    except (OSError, ValueError, IndexError, KeyError):
+    except (OSError, ValueError, IndexError, KeyError, TypeError):
         return False
 
 
@@ -85,10 +91,16 @@ def carriers(marks: Collection[str]) -> set[int]:
 
 def _family(mark: str) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = json.loads((Path(mark) / "family.json").read_bytes())["processes"]
-    except (OSError, ValueError, KeyError):
+        found = json.loads((Path(mark) / "family.json").read_bytes())["processes"]
+        return [member for member in found if type(member["pid"]) is int]
+    except FileNotFoundError:
         return []
-    return found
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        # The worker's own files lie in the same folder. Who carries the mark is found all the same.
+        if mark not in _complained:
+            _complained.add(mark)
+            _log.warning("family.json is not as a run host writes it", folder=mark, reason=repr(error))
+        return []
 
 
 def run_hosts(folders: Collection[str]) -> dict[str, int]:

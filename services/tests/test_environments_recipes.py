@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.home import Home
@@ -24,8 +26,9 @@ from mosaic_services.environments import (
     require_own_name,
     status,
 )
-from mosaic_services.environments.environment import find_python, source_files
+from mosaic_services.environments.environment import _parts, find_python, source_files
 from mosaic_services.environments.wheels import needs_only_setuptools
+from mosaic_services.supervisor import builder as builder_module
 from mosaic_services.supervisor.builder import Builder
 
 if TYPE_CHECKING:
@@ -196,6 +199,16 @@ def test_hash_changes_with_code_and_lock_and_not_with_tests(tmp_path: Path):
     assert lock.site != code.site
 
 
+def test_file_whose_name_is_no_utf8_is_hashed_like_any_other(tmp_path: Path):
+    folder = make_worker(tmp_path)
+    before = status(read_recipe(folder), "default")
+    with open(os.fsencode(folder) + b"/caf\xe9.txt", "w"):  # noqa: PTH123 - no str is this name
+        pass
+    assert status(read_recipe(folder), "default").site != before.site
+    (folder / "café.txt").touch()
+    assert _parts(folder, [folder / "café.txt"])[0] == "café.txt".encode(), "environments would be built anew"
+
+
 def test_hash_changes_with_the_build_constraints(tmp_path: Path):
     folder = make_worker(tmp_path)
     venvs = {status(read_recipe(folder), "default").venv}
@@ -236,6 +249,33 @@ def test_worker_without_a_python_is_shown_as_broken_with_the_reason(tmp_path: Pa
     (shown,) = [each for each in builder.statuses() if each.worker == "mine"]
     assert shown.status == "broken"
     assert "no Python >=3.99" in shown.detail
+
+
+def test_worker_that_cannot_be_looked_at_hides_no_other(tmp_path: Path, home: Home, monkeypatch):
+    def look(recipe, profile):
+        if recipe.worker == "mine":
+            raise RuntimeError("nobody thought of this")
+        return status(recipe, profile)
+
+    monkeypatch.setattr(builder_module, "status", look)
+    monkeypatch.setenv("MOSAIC_WORKERS", str(make_worker(tmp_path / "mine")))
+    builder = Builder(home, "h", lambda _: None)
+    with capture_logs() as logs:
+        builder.scan()
+        builder.scan()
+    (shown,) = [each for each in builder.statuses() if each.worker == "mine"]
+    assert (shown.status, "nobody thought of this" in shown.detail) == ("broken", True)
+    assert len(builder.fingerprints()) > 0
+    assert [each["worker"] for each in logs] == ["mine"]
+
+
+@pytest.mark.parametrize("text", ["folder\0of nobody", "{deep}"])
+def test_folder_that_no_recipe_can_be_read_from_hides_no_other(tmp_path: Path, home: Home, text: str):
+    known = find_recipes(home)
+    deep = make_worker(tmp_path / "deep", profiles=f"x = {'[' * 10_000}")
+    (home.path / "workers").mkdir()
+    (home.path / "workers" / "odd").write_text(text.format(deep=deep))
+    assert find_recipes(home) == known != []
 
 
 def test_environment_of_a_worker_has_nothing_of_ours(tmp_path: Path, monkeypatch):

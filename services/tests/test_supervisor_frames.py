@@ -67,6 +67,25 @@ def test_somebody_elses_link_is_not_followed(tmp_path):
     assert list((tmp_path / "real").iterdir()) == []
 
 
+def test_sweep_leaves_alone_what_is_not_ours(tmp_path):
+    (tmp_path / "real" / "precious").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    Frames(tmp_path / "link", "h", lambda *_: True).sweep([])
+    if os.getuid() == 0:
+        os.chown(tmp_path / "real", 65534, -1)
+        Frames(tmp_path / "real", "h", lambda *_: True).sweep([])
+    assert (tmp_path / "real" / "precious").is_dir()
+
+
+def test_folder_of_another_user_does_not_keep_a_supervisor_from_starting(tmp_path, monkeypatch):
+    def forbidden(_):  # as for all but root
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "mosaic-1").mkdir()
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    Frames(tmp_path / "mosaic-1", "h", lambda *_: True).sweep([])
+
+
 def test_many_streams_are_announced_less_often_but_all_of_them(frames, said):
     folder = frames.make(KEY)
     writers = [FrameWriter(folder, f"s{number}") for number in range(60)]

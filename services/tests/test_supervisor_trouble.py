@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import signal
+import subprocess
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -10,10 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 from lone_host import Host
 from stack import wait_until
+from structlog.testing import capture_logs
 
 from mosaic_bus import Home
 from mosaic_bus.commands import Forget, Stats, Stop
+from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import AttemptPhase, RunSpec
+from mosaic_services.processes import carriers
 from mosaic_services.supervisor import machine, processes
 from mosaic_services.supervisor.attempts import Attempts, Tracked
 from mosaic_services.supervisor.bridge import Bridge
@@ -23,7 +30,8 @@ from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -60,6 +68,149 @@ def test_files_of_a_worker_with_names_of_ours_disturb_no_supervisor_that_starts(
         wait_until("adopted", lambda run=run: host.phase(run) == "running")
         host.ask(Stop(run=run, attempt=1, reason="enough"))
         assert host.wait_ended(run).exit.stopped
+
+
+@pytest.mark.slow
+def test_nothing_that_a_worker_writes_ends_the_supervisor(own_host: Host):
+    host = own_host
+    stopped, killed, adopted = runs = [host.place(end="hang") for _ in range(3)]
+    for run in runs:
+        host.wait_running(run)
+    folders = {run: host.home.runs / run / "1" for run in runs}
+    supervisor = host.stack.processes["supervisor"]
+
+    (folders[stopped] / "attempt.json").write_text("[1]")
+    (folders[stopped] / "stop.json").write_text("[1]")
+    (folders[stopped] / "host.json").write_text("[1]")
+    host.ask(Stop(run=stopped, attempt=1, reason="enough"))
+    report = host.wait_ended(stopped)
+    assert report.exit.stopped
+    assert report.exit.reason.startswith("enough")
+
+    (folders[killed] / "family.json").write_text("[]")
+    os.kill(host.host_record(killed)["pid"], signal.SIGKILL)
+    assert host.wait_ended(killed).exit.category == "infrastructure"
+    assert supervisor.poll() is None
+
+    (folders[adopted] / "host.json").write_text('{"pid": 1}')
+    host.stack.kill("supervisor")
+    host.store.hosts.clear()
+    host.start("supervisor")
+    # Nobody knows its run host any more: it is swept up like one that is gone.
+    assert host.wait_ended(adopted).exit.category == "infrastructure"
+    assert host.stack.log("supervisor").count("not as we write it") >= 3
+
+
+@pytest.mark.slow
+def test_exit_record_is_not_believed_while_the_run_host_is_there(own_host: Host):
+    host = own_host
+    run = host.place(end="hang")
+    host.wait_running(run)
+    (host.home.runs / run / "1" / "exit.json").write_text('{"code": 0, "ended_at": 0}')
+
+    def still_running() -> bool:
+        host.store.hosts.clear()
+        wait_until("a few reports", lambda: len(host.store.hosts) > 3)
+        return host.phase(run) == "running"
+
+    assert still_running()
+    host.stack.kill("supervisor")
+    host.start("supervisor")
+    assert still_running()
+    host.ask(Stop(run=run, attempt=1, reason="enough"))
+    assert host.wait_ended(run).exit.stopped
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("attempt.json", "[1]"),
+        ("attempt.json", '{"can_resume": [1]}'),
+        ("host.json", '{"pid": 1}'),
+        ("host.json", '{"pid": -1, "start_time": 1, "started_at": 1.0}'),
+        ("host.json", '{"pid": 1, "start_time": 1, "started_at": NaN}'),
+        ("stop.json", "[1]"),
+        ("exit.json", "["),
+        ("exit.json", '{"code": "none"}'),
+        ("exit.json", "[" * 100_000),
+        ("frames.json", "7"),
+    ],
+)
+def test_file_that_is_not_as_we_write_it_counts_as_not_there_and_is_said_once(tmp_path, name, content):
+    folder = AttemptFolder(Home.find(tmp_path), AttemptKey("01RUN", 1))
+    folder.path.mkdir(parents=True)
+    (folder.path / name).write_text(content)
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert (folder.can_resume(), folder.host(), folder.stop_reason()) == (False, None, None)
+            assert (folder.exit(), folder.frames()) == (None, [])
+    assert [each["file"] for each in logs] == [str(folder.path / name)]
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{", '{"processes": 5}', '{"processes": [5]}', '{"processes": [{"pid": []}]}']
+)
+def test_family_that_no_run_host_has_noted_is_nobodys_and_said_once(tmp_path, content):
+    (tmp_path / "family.json").write_text(content)
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert carriers({str(tmp_path)}) == set()
+    assert len(logs) <= 1
+
+
+def test_folder_that_was_removed_is_not_tracked_any_more(tmp_path):
+    home = Home.find(tmp_path)
+    home.create()
+    folder = AttemptFolder(home, AttemptKey("01RUN", 1))
+    folder.place(Placement("n", RunSpec(worker="x")))
+    shutil.rmtree(folder.path)
+    folder.mark("forgotten")
+    assert AttemptFolder.active(home) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of 2 MiB where the runs lie."""
+    (tmp_path / "runs").mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"mounting a small tmpfs needs root: {done.stderr.strip()}")
+    yield tmp_path / "runs"
+    subprocess.run(["umount", tmp_path / "runs"], check=True)
+
+
+def fill(disk: Path, left: int) -> None:
+    """Leave so many bytes free."""
+    with (disk / "filler").open("wb") as file:
+        file.write(b"x" * (shutil.disk_usage(disk).free - left))
+
+
+def test_run_is_refused_for_the_moment_by_a_disk_that_is_nearly_full_and_fails_clearly_if_it_fills_up(
+    tmp_path, small_disk
+):
+    late, never = AttemptKey("01LATE", 1), AttemptKey("01NEVER", 1)
+
+    async def ensure(*_: object) -> SimpleNamespace:
+        fill(small_disk, 0)
+        return SimpleNamespace(environ=lambda _: {}, command=lambda *_: ["x"], description=None)
+
+    async def story() -> Attempts:
+        attempts, _ = attempts_in(tmp_path, lambda task, _: tasks.append(task))
+        attempts._builder.get, attempts._builder.ensure = (lambda *_: None), ensure
+        placement = Placement("n", RunSpec(worker="x"))
+        await attempts.place(late, placement)
+        fill(small_disk, 100_000)
+        with pytest.raises(CommandRefusedError, match="No space left") as refused:
+            await attempts.place(never, placement)
+        assert refused.value.code == "host_unavailable"
+        await tasks.pop()
+        return attempts
+
+    tasks: list[Coroutine[object, object, None]] = []
+    attempts = asyncio.run(story())
+    assert list(attempts.tracked) == [late]
+    assert attempts.machine.attempts[late].exit.reason.startswith("disk full: cannot write")
 
 
 @pytest.mark.slow

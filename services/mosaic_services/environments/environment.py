@@ -131,7 +131,7 @@ def status(recipe: Recipe, profile: str) -> Environment:
     if wanted.upstream is not None and recipe.upstream is not None:
         upstreams.check_upstream(recipe.worker, recipe.upstream, wanted.upstream)
         # What the worker says of itself comes from there, too.
-        parts += [str(recipe.upstream).encode(), *_parts(recipe.upstream, upstreams.python_files(recipe.upstream))]
+        parts += [os.fsencode(recipe.upstream), *_parts(recipe.upstream, upstreams.python_files(recipe.upstream))]
     code = _digest(packages.encode(), *parts)
     return Environment(
         recipe=recipe,
@@ -160,7 +160,7 @@ def _parts(folder: Path, files: list[Path]) -> list[bytes]:
     parts = []
     for path in files:
         found = path.stat()
-        parts += [str(path.relative_to(folder)).encode(), _file_digest(path, found.st_size, found.st_mtime_ns)]
+        parts += [os.fsencode(path.relative_to(folder)), _file_digest(path, found.st_size, found.st_mtime_ns)]
     return parts
 
 

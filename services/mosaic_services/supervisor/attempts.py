@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import time
 from collections import OrderedDict
@@ -33,6 +34,7 @@ _log = Logger()
 
 _START_DEADLINE_S = 10.0
 _STOPS_REMEMBERED = 10_000
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Tracked:
@@ -42,7 +44,6 @@ class Tracked:
         self.folder = folder
         self.spec = placement.spec
         self.gpus = placement.gpus
-        self.exit_path = folder.exit_path()
         self.streams: list[Stream] = []
         self.environment: Environment | None = None
         self.environ: dict[str, str] = {}
@@ -185,7 +186,9 @@ class Attempts:
         self.tracked[key].warnings = folder.warnings()
         _log.info("adopted", attempt=str(key))
         self.machine.attempts[key] = attempt = machine.Attempt()
-        report, host = folder.exit(), folder.host()
+        report, host = None, folder.host()
+        if host is None or not processes.is_alive(host):  # As in the watcher: until then, no record is believed.
+            report = folder.exit()
         if host is not None:
             self.tracked[key].host = host
             attempt.phase = AttemptPhase.STARTING
@@ -256,11 +259,10 @@ class Attempts:
                 await self._start(tracked)
             case machine.SignalStop(key, reason):
                 try:
-                    if tracked.folder.stop_reason() is None:
-                        tracked.folder.ask_to_stop(reason)
+                    tracked.folder.ask_to_stop(reason)
                 except OSError as error:  # Such as a full disk, which the run may have filled: all the more.
                     _log.warning("cannot record a stop", attempt=str(key), reason=str(error))
-                if (host := tracked.folder.host()) is not None:
+                if (host := tracked.host or tracked.folder.host()) is not None:
                     processes.stop_run_host(host)
             case machine.Sweep(key):
                 self._spawn(self._sweep(key, tracked), "sweep")
@@ -299,7 +301,10 @@ class Attempts:
         except Exception as error:
             if not isinstance(error, BuildFailedError | CommandRefusedError | OSError):
                 _log.exception("cannot prepare", attempt=str(key))
-            await self.do(machine.PrepareFailed(key, str(error), FailureCategory.INFRASTRUCTURE, time.time()))
+            reason = str(error)
+            if isinstance(error, OSError) and error.errno in _DISK_FULL:
+                reason = f"disk full: cannot write {tracked.folder.path}"
+            await self.do(machine.PrepareFailed(key, reason, FailureCategory.INFRASTRUCTURE, time.time()))
         else:
             await self.do(machine.Prepared(key))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from mosaic_bus.commands import Description
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.logs import Logger
 from mosaic_bus.messages import BuildProgress, EnvironmentStatus
 from mosaic_services.environments import (
     BuildError,
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BuildFailedError", "Builder"]
 
-Key = tuple[str, str]
+_log = Logger()
 
+Key = tuple[str, str]
 
 # A build that failed may succeed later, when the network or the disk is back: it is offered again after a while.
 _RETRY_AFTER_S = 60.0
@@ -79,6 +81,10 @@ class Builder:
                     found[recipe.worker, profile] = status(recipe, profile)
                 except (EnvironmentsError, OSError) as error:
                     unusable[recipe.worker, profile] = str(error)
+                except Exception as error:  # Whatever is the matter with one worker, the others are there.
+                    unusable[recipe.worker, profile] = repr(error)
+                    if (recipe.worker, profile) not in self._unusable:
+                        _log.exception("cannot look at a worker", worker=recipe.worker, profile=profile)
         self._environments, self._unusable = found, unusable
 
     def statuses(self) -> list[EnvironmentStatus]:

@@ -20,6 +20,8 @@ _SEARCHED_BYTES = 256 * 1024 * 1024
 _BLOCK_BYTES = 1024 * 1024
 # An event is short: of a line that goes on for longer, only the beginning is looked at, and that is no JSON.
 _LONGEST_LINE = 1024 * 1024
+# As in `Checkpoint`.
+_STEPS_END = 2**63
 
 
 def last_checkpoint(
@@ -74,4 +76,5 @@ def _parse(line: bytes) -> Checkpoint | None:
     path, step = event.get("path"), event.get("step")
     if not isinstance(path, str) or not path:
         return None
-    return Checkpoint(path=path, step=step if isinstance(step, int) and not isinstance(step, bool) else None)
+    # What cannot be a step is left out: the worker goes on from what is in the file.
+    return Checkpoint(path=path, step=step if type(step) is int and 0 <= step < _STEPS_END else None)

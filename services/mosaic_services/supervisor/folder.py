@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import Field, FiniteFloat
 
 from mosaic_bus.commands import FrameStream, FrameStreamsResult
-from mosaic_bus.messages import Checkpoint, ExitReport, FailureCategory, Limits, RunSpec
+from mosaic_bus.logs import Logger
+from mosaic_bus.messages import Checkpoint, ExitReport, FailureCategory, Limits, Model, RunSpec
 from mosaic_services.supervisor.run_host import write_json
 
 if TYPE_CHECKING:
@@ -18,12 +23,40 @@ if TYPE_CHECKING:
 
 __all__ = ["AttemptFolder", "AttemptKey", "Placement"]
 
+_log = Logger()
+
 _LOG_LINES_REPORTED = 20
 _TAIL_BYTES = 64 * 1024
 _LONGEST_REASON = 500
 _SIGKILL = 9
 _EXIT_CONFIGURATION = 2
 _EXIT_NOT_STARTED = 127
+# So much must be free for an attempt to begin: what is written before its worker starts is a few kilobytes.
+_ROOM_BYTES = 1024 * 1024
+
+Shape = TypeVar("Shape", bound=Model)
+
+
+class _RunHost(Model):
+    """What of `host.json` is used here."""
+
+    pid: int = Field(gt=0, lt=2**31)
+    start_time: int
+    boot: str = ""
+    started_at: FiniteFloat
+    warm: bool = False
+
+
+class _Order(Model):
+    """What of `attempt.json` is used here."""
+
+    can_resume: bool = False
+
+
+class _StopNote(Model):
+    """What stands in `stop.json`."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,6 +87,9 @@ class AttemptFolder:
         self.key = key
         self.path = home.runs / key.run / str(key.attempt)
         self._note = home.path / "active" / str(key)
+        self._stop_reason: str | None = None
+        # Files that have been complained about.
+        self._complained: set[str] = set()
 
     @classmethod
     def active(cls, home: Home) -> list[AttemptFolder]:
@@ -70,10 +106,6 @@ class AttemptFolder:
             return None
         return cls(home, AttemptKey(run, max(numbers))) if numbers else None
 
-    def exit_path(self) -> str:
-        """The file that says how it ended, for a cheap look at whether it has."""
-        return str(self.path / "exit.json")
-
     @property
     def journal(self) -> Path:
         """What the worker writes to stdout."""
@@ -88,6 +120,9 @@ class AttemptFolder:
         """Make the folder; from here on a restarted supervisor knows of the attempt."""
         spec, resume = placement.spec, placement.resume
         self.path.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(self.path).free < _ROOM_BYTES:
+            # Better not begun, and tried again later, than failed half-way.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._note.parent.mkdir(exist_ok=True)
         write_json(
             str(self.path / "placed.json"),
@@ -135,7 +170,8 @@ class AttemptFolder:
 
     def can_resume(self) -> bool:
         """Whether its worker says that another attempt could go on from one of its checkpoints."""
-        return bool((self._read("attempt.json") or {}).get("can_resume"))
+        found = self._read_as(_Order, "attempt.json")
+        return found is not None and found.can_resume
 
     def has_begun(self) -> bool:
         """Whether the worker has written anything."""
@@ -151,27 +187,34 @@ class AttemptFolder:
 
     def host(self) -> dict[str, Any] | None:
         """Which process is the run host: pid and start time; None before it has started."""
-        return self._read("host.json")
+        found = self._read_as(_RunHost, "host.json")
+        return found.model_dump(exclude_unset=True) if found else None
 
     def ask_to_stop(self, reason: str) -> None:
-        """Remember that the attempt is to stop, and why."""
-        write_json(str(self.path / "stop.json"), {"reason": reason})
+        """Remember that the attempt is to stop, and the first reason why."""
+        self._stop_reason = self.stop_reason() or reason  # Known here even if it cannot be written.
+        if self._read_as(_StopNote, "stop.json") is None:
+            write_json(str(self.path / "stop.json"), {"reason": self._stop_reason})
 
     def stop_reason(self) -> str | None:
         """Why it was asked to stop, if it was."""
-        found = self._read("stop.json")
-        return str(found["reason"]) if found else None
+        if self._stop_reason is not None:
+            return self._stop_reason
+        found = self._read_as(_StopNote, "stop.json")
+        return found.reason if found else None
 
     def end_without_start(self, report: ExitReport) -> None:
         """Record the end of an attempt that no run host has ended: it never started, or its run host died."""
         write_json(str(self.path / "exit.json"), report.model_dump(mode="json"))
 
     def exit(self) -> ExitReport | None:
-        """How it ended, with a reason in words; None while it has not."""
-        found = self._read("exit.json")
-        if found is None:
+        """How it ended, with a reason in words; None while it has not.
+
+        To be asked once the run host is gone, who writes it last: until then, it may be a file of the worker's own.
+        """
+        report = self._read_as(ExitReport, "exit.json")
+        if report is None:
             return None
-        report = ExitReport.model_validate(found)
         if report.limit is not None:
             update: dict[str, Any] = {"category": FailureCategory.APPLICATION, "last_lines": self.last_log_lines()}
             return report.model_copy(update=update)
@@ -222,7 +265,8 @@ class AttemptFolder:
 
     def frames(self) -> list[FrameStream]:
         """The streams of pictures that it had, if it has ended."""
-        return FrameStreamsResult.model_validate(self._read("frames.json") or {"streams": []}).streams
+        found = self._read_as(FrameStreamsResult, "frames.json")
+        return found.streams if found else []
 
     def last_log_lines(self) -> list[str]:
         """The end of the log, for people."""
@@ -230,7 +274,11 @@ class AttemptFolder:
 
     def mark(self, what: str) -> None:
         """Note that the scheduler has recorded the end (`forgotten`) or that every line is stored (`stored`)."""
-        (self.path / what).touch()
+        try:
+            (self.path / what).touch()
+        except FileNotFoundError:
+            self.drop_note()  # The folder was removed: there is nothing left to look after.
+            return
         if self.is_marked("forgotten") and self.is_marked("stored"):
             self._note.unlink(missing_ok=True)
 
@@ -244,10 +292,28 @@ class AttemptFolder:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads((self.path / name).read_bytes())
+            found = json.loads((self.path / name).read_bytes())
         except FileNotFoundError:
             return None
+        except (RecursionError, IsADirectoryError) as error:
+            raise ValueError(str(error)) from None
+        if not isinstance(found, dict):
+            raise ValueError("it holds no JSON object")  # noqa: TRY004 - as of all else that is wrong in a file
         return found
+
+    def _read_as(self, shape: type[Shape], name: str) -> Shape | None:
+        """Read a file that should have some shape; what has not counts as not there, and is said once.
+
+        The worker's own files lie in the same folder, and may have names of ours.
+        """
+        try:
+            found = self._read(name)
+            return None if found is None else shape.model_validate(found)
+        except ValueError as error:
+            if name not in self._complained:
+                self._complained.add(name)
+                _log.warning("not as we write it", file=str(self.path / name), reason=str(error))
+            return None
 
 
 def _tail(path: Path) -> list[str]:

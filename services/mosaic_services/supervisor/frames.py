@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -200,7 +201,10 @@ class Frames:
     def sweep(self, live: Iterable[AttemptKey]) -> None:
         """Remove what belongs to no live attempt: an earlier supervisor was killed before it could."""
         wanted = {str(key) for key in live}
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError):  # It is not there, or not ours: `make` says so when there is a need for it.
+            found = self._root.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                return  # Anybody may have made it, or a link to something of ours that is not to be removed.
             for each in list(self._root.iterdir()):
                 if each.name not in wanted:
                     self._remove(each)

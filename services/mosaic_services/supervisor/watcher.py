@@ -92,14 +92,14 @@ class Watcher:
             self._attempts.changed.set()
         if attempt.phase is not AttemptPhase.STARTING:
             tracked.look_at = time.monotonic() + _TOLD_S
-        # Liveness is read before the exit record: a run host writes it last, so if it is dead and there is
-        # none, there never will be one.
-        gone = self._is_gone(tracked)
-        if os.path.exists(tracked.exit_path):  # noqa: PTH110 - asked fifty times a second for each attempt
-            report = folder.exit()
-            if report is not None:
-                await do(machine.Exited(key, report))
-        elif gone:
+        # A run host writes the exit record last, over whatever is there: before it is gone, the record may be a file
+        # of the worker's own, and if it is gone and there is none, there never will be one.
+        if not self._is_gone(tracked):
+            return
+        report = folder.exit()
+        if report is not None:
+            await do(machine.Exited(key, report))
+        else:
             await do(machine.RunHostGone(key, folder.why_run_host_died()))
 
     def _listen_for_end(self, tracked: Tracked, end: int | None) -> None:
