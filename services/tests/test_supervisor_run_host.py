@@ -140,6 +140,23 @@ def test_sigterm_reaches_the_worker_who_ends_as_it_likes(attempt):
     assert (one.exit_record()["code"], one.exit_record()["stopped"]) == (143, True)
 
 
+@pytest.mark.parametrize("code", [0, 143])
+def test_stop_that_nobody_asked_mosaic_for_is_a_failure_of_the_infrastructure(attempt, code: int):
+    script = f"import signal, sys, time; signal.signal(15, lambda *_: sys.exit({code})); print('up', flush=True)"
+    one = attempt(f"{script}; time.sleep(1000)")
+    host = one.start()
+    one.wait_for("up")
+    host.terminate()
+    assert host.wait(10) == 0
+    report = one.folder.exit()
+    assert (report.code, report.stopped, report.category) == (code, False, FailureCategory.INFRASTRUCTURE)
+    assert report.reason.startswith("stopped by a signal that did not come from MOSAIC after 00:00:0")
+    one.folder.ask_to_stop("cancelled by user")
+    report = one.folder.exit()
+    assert (report.stopped, report.category) == (True, None)
+    assert report.reason.startswith("cancelled by user (after")
+
+
 def test_worker_that_ignores_sigterm_is_killed_after_its_grace(attempt):
     script = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
     one = attempt(script, grace_s=0.3)
@@ -470,6 +487,7 @@ def test_cancel_that_comes_before_a_limit_stays_a_cancel(attempt):
     one = attempt(f"{HOLD}\n{DEAF}\nprint('up', flush=True)\ntime.sleep(1000)", grace_s=3.5, wall_s=3)
     host = one.start()
     one.wait_for("up")
+    one.folder.ask_to_stop("cancelled by user")
     host.terminate()
     assert host.wait(20) == 0
     report = one.folder.exit()

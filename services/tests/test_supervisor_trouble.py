@@ -51,6 +51,7 @@ def test_run_that_filled_the_disk_can_be_stopped(own_host: Host):
     host.ask(Stop(run=run, attempt=1, reason="cancelled by user"))
     report = host.wait_ended(run)
     assert report.exit.stopped
+    assert report.exit.reason.startswith("cancelled by user")
     assert "cannot record a stop" in host.stack.log("supervisor")
 
 

@@ -222,15 +222,17 @@ class AttemptFolder:
             return report
         seconds = report.ended_at - (report.started_at or report.ended_at)
         after = f"after {int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
-        if report.stopped:
-            return report.model_copy(update={"reason": f"{self.stop_reason() or 'stopped'} ({after})"})
-        if report.code == 0:
+        if report.stopped and (why := self.stop_reason()) is not None:
+            return report.model_copy(update={"reason": f"{why} ({after})"})
+        if report.code == 0 and not report.stopped:
             return report.model_copy(update={"reason": f"finished {after}"})
         category, reason = self._why_failed(report)
         update = {"category": category, "reason": f"{reason} {after}", "last_lines": self.last_log_lines()}
-        return report.model_copy(update=update)
+        return report.model_copy(update={**update, "stopped": False})
 
     def _why_failed(self, report: ExitReport) -> tuple[FailureCategory, str]:
+        if report.stopped:
+            return FailureCategory.INFRASTRUCTURE, "stopped by a signal that did not come from MOSAIC"
         if report.signal is not None:
             killed = report.signal == _SIGKILL
             category = FailureCategory.INFRASTRUCTURE if killed else FailureCategory.APPLICATION
