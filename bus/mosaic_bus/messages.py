@@ -206,6 +206,9 @@ class Checkpoint(Model):
 class ExitReport(Model):
     """How an attempt ended."""
 
+    # Of a time that is no number nothing can be said; the same goes for all that a host reports.
+    model_config = ConfigDict(allow_inf_nan=False)
+
     code: int | None = Field(ge=0, le=255, description="exit code; None if it never started or ended by a signal")
     signal: int | None = Field(default=None, ge=1, le=64)
     stopped: bool = Field(default=False, description="it had been asked to stop before it ended")
@@ -223,6 +226,8 @@ class ExitReport(Model):
 class Usage(Model):
     """What a run's processes use at this moment."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     cpu_percent: float = 0.0
     rss_mb: float = 0.0
     processes: int = 0
@@ -230,6 +235,8 @@ class Usage(Model):
 
 class AttemptReport(Model):
     """One attempt as its host sees it; repeated until the scheduler says `forget`."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     run: RunId
     attempt: AttemptNumber
@@ -264,6 +271,8 @@ class Gpu(Model):
 
 class HostState(Model):
     """All that the scheduler needs to know about a host."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     host: HostName
     instance: str = Field(default="", description="changes with each start of the supervisor")

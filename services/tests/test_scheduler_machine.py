@@ -229,6 +229,18 @@ def test_a_description_that_comes_late_fails_queued_and_unstarted_runs_with_a_ba
     assert "config.episods: unknown field; did you mean episodes?" in state.reason
 
 
+def test_a_run_that_a_late_description_has_ended_stays_as_it_ended(story):
+    story.feed(events.PauseRequested, True, "")
+    first = story.submit(config={"unknown": 1})
+    second = story.submit(config={"unknown": 1}, after=(first,))
+    third = story.submit(config={"unknown": 1}, after=(second,))
+    story.feed(events.HostReported, host())
+    story.feed(events.DescriptionKnown, "w", "default", "f", SCHEMA)
+    told = [(each.state.run, each.state.state.value) for each in story.said(todo.Publish) if each.state.state.final]
+    assert len(told) == 3, "each has ended once"
+    assert dict(told) == {first: "failed", second: "failed", third: "cancelled"}
+
+
 def test_a_description_is_asked_for_again_until_it_is_known(story):
     story.feed(events.HostReported, host())
     story.pass_time(11, host())

@@ -336,6 +336,30 @@ def test_a_repetition_comes_after_the_repetitions_of_what_it_came_after(story):
     assert (first.name, second.name, second.after) == ("train", "evaluate", (first.id,))
 
 
+def test_a_run_replaces_only_one_that_was_there_before_it(story):
+    a, b = story.new_id(), story.new_id()
+    story.feed(events.Submitted, a, spec(replaces=a))
+    assert refusal(story).code == "unknown_run"
+    assert refusal(story).message == f"replaces: no earlier run has the id {a!r}"
+    story.feed(events.SubmittedMany, ((a, spec(replaces=b)), (b, spec(replaces=a))))
+    assert refusal(story).code == "unknown_run"
+    assert not story.machine.ledger.runs
+    story.feed(events.Submitted, a, spec())
+    story.feed(events.Submitted, b, spec(replaces=a))
+    assert list(story.machine.ledger.runs) == [a, b]
+
+
+@pytest.mark.timeout(30)
+def test_runs_of_an_old_store_that_replace_each_other_do_not_hold_up_a_rerun(story):
+    a, b, c = story.submit(), story.submit(), story.new_id()
+    story.feed(events.Submitted, c, spec(after=(a,)))
+    story.feed(events.CancelRequested, c, "enough")
+    story.machine.ledger.replaced.update({a: b, b: a})
+    story.feed(events.RerunRequested, "01K" + "1" * 23, c, "")
+    (answer,) = story.said(todo.Answer)
+    assert story.machine.ledger.runs[answer.new[0]].after == (b,)
+
+
 def test_a_run_that_has_not_ended_is_not_run_again(story):
     story.feed(events.HostReported, host())
     run = story.submit(name="one")

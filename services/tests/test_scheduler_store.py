@@ -56,6 +56,16 @@ def test_runs_and_attempts_come_back_as_they_were(store):
         assert again.load() == [run, a_run(2)]
 
 
+def test_an_exit_with_a_time_that_is_no_number_does_not_keep_a_store_from_being_read(store):
+    run = a_run()
+    run.attempts.append(Attempt(run.id, 1, "local", Resources(), 3.0, outcome="cancelled"))
+    # As earlier versions took and wrote it.
+    run.attempts[0].exit = ExitReport.model_construct(code=0, stopped=True, ended_at=float("nan"))
+    store.commit(unsaved(run))
+    (loaded,) = store.load()
+    assert (loaded.attempts[0].exit, loaded.attempts[0].outcome) == (None, "cancelled")
+
+
 def test_the_newest_decision_is_known_after_a_restart(store):
     made = unsaved(a_run())
     run = next(iter(made.runs))

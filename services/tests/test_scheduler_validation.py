@@ -175,6 +175,30 @@ def test_a_schema_that_cannot_be_used_is_broken_and_refuses_nothing(schema):
     assert made.problems({"a": 1}) == []
 
 
+TWICE_THE_NEXT = {str(level): {"allOf": [{"$ref": f"#/$defs/{level + 1}"}] * 2} for level in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "config"),
+    [
+        ({"properties": {"a": {"pattern": "^(a+)+$"}}}, {"a": "a" * 40 + "!"}),
+        ({"patternProperties": {"^(a+)+$": False}}, {"a" * 40 + "!": 1}),
+        ({"properties": {"a": {"$ref": "#/$defs/0"}}, "$defs": {**TWICE_THE_NEXT, "40": {}}}, {"a": 1}),
+    ],
+)
+def test_a_schema_that_takes_for_ever_to_check_is_broken_and_refuses_nothing(monkeypatch, schema, config):
+    monkeypatch.setattr("mosaic_services.scheduler.schema._LONGEST_CHECK_S", 0.1)
+    made = ConfigSchema(schema)
+    assert made.problems(config) == []
+    assert made.broken == "TimeoutError: to check a configuration takes more than 0.1 s"
+
+
+def test_a_pattern_is_checked_at_submission():
+    made = ConfigSchema({"properties": {"a": {"type": "string", "pattern": "^[a-z]+$"}}})
+    assert made.problems({"a": "B"}) == ["config.a: 'B' is not allowed; allowed: string, matching ^[a-z]+$"]
+    assert made.problems({"a": "b"}) == []
+
+
 def test_a_schema_in_another_document_is_never_fetched(monkeypatch):
     fetched = []
     monkeypatch.setattr("urllib.request.urlopen", lambda *request, **_: fetched.append(request))

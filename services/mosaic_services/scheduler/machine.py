@@ -278,7 +278,8 @@ class Machine:
         placed = (ledger.runs[run] for host in ledger.hosts.values() for run, _ in host.placed)
         for run in [*ledger.queue, *placed]:
             fits = (run.spec.worker, run.spec.profile) == (event.worker, event.profile)
-            if fits and run.checked != event.fingerprint and run.ending is None:
+            # One that was to come after another of them may have ended with it.
+            if fits and not run.final and run.checked != event.fingerprint and run.ending is None:
                 self._check_config(run)
         self.ledger.place()
 

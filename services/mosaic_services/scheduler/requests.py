@@ -83,8 +83,11 @@ def _did_not_succeed(ledger: Ledger, run: Run, request: str) -> bool:
 
 
 def _newest(ledger: Ledger, run: str) -> str:
-    while run in ledger.replaced:
-        run = ledger.replaced[run]
+    # Stores of earlier versions may hold runs that replace each other, or themselves.
+    seen = {run}
+    while (newer := ledger.replaced.get(run)) is not None and newer not in seen:
+        seen.add(newer)
+        run = newer
     return run
 
 
@@ -118,6 +121,8 @@ def _admit(ledger: Ledger, given: Sequence[tuple[str, RunSpec]]) -> tuple[list[R
                     raise CommandRefusedError("id_reused", said)
                 continue
             warnings, checked = check_submission(spec, ledger.hosts.values(), ledger.schemas)
+            if spec.replaces and spec.replaces not in ledger.runs:
+                raise CommandRefusedError("unknown_run", f"replaces: no earlier run has the id {spec.replaces!r}")
             after = _resolve(ledger, spec, batch, named)
         except CommandRefusedError as error:
             if len(given) == 1:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator, FormatChecker
@@ -10,10 +12,14 @@ from jsonschema.exceptions import SchemaError
 from referencing import Registry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jsonschema.exceptions import ValidationError
 
 __all__ = ["ConfigSchema"]
 
+# Seconds of computing; a list of a megabyte, the most that is allowed, takes three.
+_LONGEST_CHECK_S = 5.0
 _LONGEST_VALUE = 80
 _LONGEST_REASON = 300
 _FIELDS_NAMED = 30
@@ -27,22 +33,25 @@ class ConfigSchema:
     """What configuration a worker takes.
 
     Workers are not ours: a schema can be wrong in any way, and some ways show only when a value is checked. Such a
-    schema is `broken`, with the reason, and must not keep the worker's runs from being tried.
+    schema is `broken`, with the reason, and must not keep the worker's runs from being tried: the worker checks its
+    configuration itself. One that takes too long to check is broken, too. To be used in the main thread only.
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.broken = ""
         self._validator: Draft202012Validator | None = None
         try:
-            self._validator = _validator(schema)
-            self._find({})
+            with _time_limit():
+                self._validator = _validator(schema)
+                self._find({})
         except Exception as error:
             self._give_up(error)
 
     def problems(self, config: dict[str, Any]) -> list[str]:
         """Name each field that is wrong, the value given and what is allowed; empty if all is well."""
         try:
-            return self._find(config)
+            with _time_limit():
+                return self._find(config)
         except Exception as error:
             self._give_up(error)
             return []
@@ -65,6 +74,25 @@ class ConfigSchema:
         self._validator = None
         said = error.message if isinstance(error, SchemaError) else f"{type(error).__name__}: {error}"
         self.broken = said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]}…"
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raise TimeoutError if what is done within takes too long.
+
+    A pattern such as `^(a+)+$` can take for ever. In a thread it would halt all others, since it never lets go of the
+    interpreter; a signal does interrupt it. Computing time is counted, so that a busy machine makes no difference.
+    """
+    signal.signal(signal.SIGVTALRM, _took_too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST_CHECK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _took_too_long(*_: object) -> None:
+    raise TimeoutError(f"to check a configuration takes more than {_LONGEST_CHECK_S:g} s")
 
 
 def _validator(schema: dict[str, Any]) -> Draft202012Validator:

@@ -171,12 +171,19 @@ class SchedulerService(Service):
             if message.topic != topics.host_state(state.host):
                 self._complain(message.header.src, f"host {state.host!r} reported on {message.topic}")
                 continue
-            self.feed(events.HostReported(_now(), state))
+            try:
+                self.feed(events.HostReported(_now(), state))
+            except Exception as error:
+                # Its host repeats it, so it must not end us. What was decided until then is in memory: save that.
+                self._complain(state.host, repr(error), error)
+                for decided in self.machine.ledger.out:
+                    if not isinstance(decided, todo.SendStop):
+                        self.writer.add(decided)
 
-    def _complain(self, source: str, reason: str) -> None:
+    def _complain(self, source: str, reason: str, error: Exception | None = None) -> None:
         self._counts["bad_reports"] += 1
         if self._first_time(f"report {source}"):
-            _log.warning("bad report", source=source, reason=reason)
+            _log.warning("bad report", source=source, reason=reason, exc_info=error)
 
     def _first_time(self, complaint: str) -> bool:
         if complaint in self._complained:
@@ -317,13 +324,16 @@ class SchedulerService(Service):
         answer, turn = self.feed(event)
         # Some flaws of a schema show only when a configuration is checked.
         self._tell_broken_schemas()
+        # A command that is repeated stands or falls with its first arrival, which may belong to an earlier turn.
+        taken = [known[each.run] for each in getattr(answer, "runs", [answer])]
         await self.writer.settled(turn)
-        if not isinstance(answer, kind) or not all(run in known for run in turn.submitted):
+        if not isinstance(answer, kind) or any(known.get(run.id) is not run for run in taken):
             raise self._unavailable()
         return answer
 
     def _unavailable(self) -> CommandRefusedError:
-        return CommandRefusedError("store_unavailable", f"nothing can be submitted now: {self.writer.failure}")
+        failure = self.writer.failure or "the store could not be written a moment ago"
+        return CommandRefusedError("store_unavailable", f"nothing can be submitted now: {failure}")
 
     async def _on_cancel(self, command: Cancel) -> Ack:
         return await self._change(events.CancelRequested(_now(), command.run, command.reason))

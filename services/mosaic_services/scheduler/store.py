@@ -7,6 +7,8 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from mosaic_bus.commands import Decision
 from mosaic_bus.messages import (
     FINAL_STATES,
@@ -300,5 +302,13 @@ def _read_attempt(row: sqlite3.Row) -> Attempt:
         started_at=row["started_at"],
         ended_at=row["ended_at"],
         outcome=row["outcome"],
-        exit=ExitReport.model_validate_json(row["exit"]) if row["exit"] else None,
+        exit=_read_exit(row["exit"]) if row["exit"] else None,
     )
+
+
+def _read_exit(text: str) -> ExitReport | None:
+    try:
+        return ExitReport.model_validate_json(text)
+    except ValidationError:
+        # Earlier versions took times that are no numbers; what became of the run is in its own row.
+        return None
