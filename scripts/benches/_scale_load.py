@@ -35,7 +35,6 @@ def write(folder: Path, seconds: float, rate: int) -> None:
         scratch = Path(journal.name).with_name("exit.json.new")
         scratch.write_text(json.dumps(ending))
         scratch.rename(scratch.with_name("exit.json"))
-    signal.pause()
 
 
 def subscribe(home: Home, count: int, *, slow: bool) -> None:

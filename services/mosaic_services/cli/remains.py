@@ -93,8 +93,12 @@ def _marks(home: Home) -> set[str]:
 def terminate(home: Home) -> int:
     """Ask every run host to stop its run; return how many there were."""
     found = alive(home)
-    for pid in found.values():
-        _signal(pid, signal.SIGTERM)
+    for each in _noted(home):
+        if each.run in found:
+            # So that whoever adopts it knows that it was stopped on purpose, as if a supervisor had done it.
+            with contextlib.suppress(OSError), (each.folder / "stop.json").open("xb") as note:
+                note.write(orjson.dumps({"reason": "mosaic up was stopped"}))
+            _signal(found[each.run], signal.SIGTERM)
     return len(found)
 
 
