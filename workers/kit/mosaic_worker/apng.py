@@ -25,7 +25,7 @@ def encode(pictures: Sequence[Picture], seconds: float) -> bytes:
     """Return RGB pictures as one animated PNG in which each is shown for so many seconds."""
     pictures = pad(pictures)
     height, width = pictures[0].shape[:2]
-    show_ms = min(max(round(seconds * 1000), 1), _MOST_MS)
+    show_ms = round(min(max(seconds * 1000, 1), _MOST_MS))
     header = struct.pack(">IIBBBBB", width, height, _BITS, _RGB, 0, 0, 0)
     chunks = [_chunk(b"IHDR", header), _chunk(b"acTL", struct.pack(">II", len(pictures), _FOR_EVER))]
     sequence = 0

@@ -13,7 +13,7 @@ from mosaic_worker.config import WorkerConfig, load_config, parse_config, read_d
 from mosaic_worker.context import Resume, RunContext
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.encoding import encode
-from mosaic_worker.errors import ConfigError, RunCancelled, WorkerError
+from mosaic_worker.errors import ConfigError, InfrastructureError, RunCancelled, StdoutError, WorkerError
 from mosaic_worker.heartbeat import Heartbeat
 from mosaic_worker.interactive import InteractiveWorker, serve
 from mosaic_worker.metadata import WorkerMetadata
@@ -52,7 +52,11 @@ def run_worker(
     an environment that is not installed, or returns what would run.
     """
     arguments = _parser(metadata).parse_args(argv)
-    journal = protect_stdout(os.environ)
+    try:
+        journal = protect_stdout(os.environ)
+    except StdoutError as error:
+        print(f"mosaic_worker: {error}", file=sys.stderr)
+        return EXIT_FAILED
     if arguments.describe:
         os.write(journal, encode(metadata.describe()) + b"\n")
         return EXIT_COMPLETED
@@ -97,8 +101,11 @@ def _dry_run(metadata: WorkerMetadata, path: Path, journal: int, preflight: Pref
 def _context(metadata: WorkerMetadata, path: Path, emitter: Emitter, stop: Stop) -> RunContext[WorkerConfig]:
     document = read_document(path)
     config = parse_config(metadata.config_model, document, os.environ)
-    run_dir = Path(os.environ.get(RUN_DIR) or Path.cwd()).absolute()
-    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        run_dir = Path(os.environ.get(RUN_DIR) or Path.cwd()).absolute()
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InfrastructureError(f"the run's folder ({RUN_DIR}) cannot be used: {error}") from error
     resume = _resume(document)
     return RunContext(metadata=metadata, config=config, emitter=emitter, stop=stop, run_dir=run_dir, resume=resume)
 
@@ -108,10 +115,10 @@ def _resume(document: Any) -> Resume | None:
     given = document.get("resume") if "metadata" in document else None
     if given is None:
         return None
-    try:
-        return Resume(Path(given["path"]), given.get("step"))
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f'resume: {given!r} is not allowed; give {{"path": "…", "step": 3}}') from error
+    path, step = (given.get("path"), given.get("step")) if isinstance(given, dict) else (None, None)
+    if not isinstance(path, str) or not path or not (step is None or (type(step) is int and step >= 0)):
+        raise ConfigError(f'resume: {given!r} is not allowed; give {{"path": "…", "step": 3}}')
+    return Resume(Path(path), step)
 
 
 def _run(metadata: WorkerMetadata, run: Run, path: Path, journal: int, *, raise_in_main: bool) -> int:
@@ -186,9 +193,9 @@ def _serve(metadata: WorkerMetadata, interactive: MakeInteractive | None, path: 
         return EXIT_STOPPED
     except BrokenPipeError:
         return EXIT_COMPLETED  # who asked has gone
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         refused = isinstance(error, ConfigError)
-        print(error if refused else traceback.format_exc(), file=sys.stderr)
+        print(error if isinstance(error, WorkerError) else traceback.format_exc(), file=sys.stderr)
         os.write(journal, encode({"type": "error", "message": _text_of(error)}) + b"\n")
         return EXIT_REFUSED if refused else EXIT_FAILED
     return EXIT_COMPLETED

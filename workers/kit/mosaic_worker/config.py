@@ -19,6 +19,8 @@ __all__ = ["InputPath", "WorkerConfig", "describe", "load_config", "near", "pars
 
 RUN_ID = "MOSAIC_RUN_ID"
 _SHOWN = 60
+_MAX_DEPTH = 64
+"""As deep as events are; pydantic cannot write what is nested some hundred levels deep."""
 
 InputPath = Annotated[str, Field(json_schema_extra={"format": "absolute-path"})]
 """What a run reads, a file or a folder. The platform refuses a relative one: it would look in the run's own folder."""
@@ -49,7 +51,7 @@ def read_document(path: str | os.PathLike[str]) -> Any:
         raise ConfigError(f"config file {os.fspath(path)!r} cannot be read: {error}") from error
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not only JSONDecodeError: Python reads no endless numbers
         raise ConfigError(f"config file {os.fspath(path)!r} is not JSON: {error}") from error
 
 
@@ -72,10 +74,12 @@ def _unwrap(document: Any, environ: Mapping[str, str]) -> dict[str, Any]:
     """Find the worker's own fields in a document and give them a run id."""
     if not isinstance(document, dict):
         raise ConfigError(f"config: {_shown(document)} is not allowed; give a JSON object")
-    config, outer_id = document, None
-    if "metadata" in document and "worker" in (document["metadata"] or {}):
+    if _is_deeper(document, _MAX_DEPTH):
+        raise ConfigError(f"config: nested too deeply; {_MAX_DEPTH} levels are allowed")
+    config, outer_id, metadata = document, None, document.get("metadata")
+    if isinstance(metadata, dict) and "worker" in metadata:
         try:
-            config = document["metadata"]["worker"]["config"]
+            config = metadata["worker"]["config"]
         except (TypeError, KeyError) as error:
             raise ConfigError("metadata.worker.config: missing from a nested config; give a JSON object") from error
         outer_id = document.get("run_id")
@@ -83,6 +87,12 @@ def _unwrap(document: Any, environ: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError(f"metadata.worker.config: {_shown(config)} is not allowed; give a JSON object")
     run_id = outer_id or config.get("run_id") or environ.get(RUN_ID)
     return config if run_id is None else {**config, "run_id": run_id}
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether a value is nested deeper than so many levels."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def describe(model: type[BaseModel], problem: Any) -> str:

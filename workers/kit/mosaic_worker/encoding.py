@@ -102,4 +102,4 @@ def _plain_key(key: Any) -> str:
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
     plain = to_plain(key)
-    return plain if isinstance(plain, str) else str(plain)
+    return plain if isinstance(plain, str) else encode_quickly(plain).decode()  # str() refuses endless numbers

@@ -19,11 +19,11 @@ import numpy as np
 
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import FrameError, RunCancelled
-from mosaic_worker.frames import LIVE, FrameWriter
+from mosaic_worker.frames import FrameWriter, require_unused
 from mosaic_worker.picture_config import FastLaneSettings, RecordSettings
 from mosaic_worker.pictures import Picture, as_rgb, columns_of, shrink, tile
 from mosaic_worker.recording import Recorder
-from mosaic_worker.wrappers import FastLaneTelemetryWrapper, render, wrapper_of
+from mosaic_worker.wrappers import Blind, FastLaneTelemetryWrapper, render, wrapper_of
 
 __all__ = ["FOLDER", "FastLane", "FastLaneSettings", "FastLaneTelemetryWrapper", "RecordSettings"]
 
@@ -34,7 +34,8 @@ _SHARE = 20
 """Pictures that take long to draw get one part in so many of the time, all environments of a grid together."""
 _ALONE_S = 5.0
 """How long a tile waits for the environment that publishes the grid: it may be wrapped last."""
-_PID, _STATE, _HEADER_WORDS = 7, 10, 12
+_NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
+"""What a reward raises that is no number, as with several agents, or too large, or an array of another shape."""
 
 
 class Watch:
@@ -66,6 +67,7 @@ class Watch:
         self._recorder = recorder
         self._recording = False
         self._can_render = True
+        self._gave_up = False
         self._shown: tuple[float, int] | None = None
         self._cost: float | None = None
         self._alone_since: float | None = None
@@ -73,32 +75,49 @@ class Watch:
 
     def __reduce__(self) -> Any:
         """A copy of an environment, as planners make them, is not watched."""
-        return _Blind, ()
+        return Blind, ()
 
     def began(self, seed: int | None) -> None:
         """The environment was reset."""
         self._episode_return = 0.0
-        if self._recorder is not None:
-            self._recorder.begin(self.episode, seed)
-            self._recording = self._recorder.recording
-        if self._recording or self._clock() >= self._due:
-            self._look(over=False)
+        try:
+            if self._recorder is not None:
+                self._recorder.begin(self.episode, seed)
+                self._recording = self._recorder.recording
+            if self._recording or self._clock() >= self._due:
+                self._look(over=False)
+        except RunCancelled:
+            raise
+        except Exception as error:
+            self.give_up(error)
 
     def stepped(self, reward: Any, over: Any) -> None:
         """The environment took a step. This is the hot path: mostly a few additions and a look at the clock."""
         self.step += 1
         self.last_reward = reward
         try:
-            self._episode_return = self._episode_return + reward
-        except TypeError:  # not a number, as with some environments of several agents: training goes on
-            self._episode_return = math.nan
-        if self._recording or self._clock() >= self._due:
-            self._look(over=bool(over))
-        if over:
-            self._end()
+            try:
+                self._episode_return = self._episode_return + reward
+            except _NO_NUMBER:
+                self._episode_return = math.nan
+            if self._recording or self._clock() >= self._due:
+                self._look(over=bool(over))
+            if over:
+                self._end()
+        except RunCancelled:
+            raise
+        except Exception as error:
+            self.give_up(error)
+
+    def give_up(self, error: Exception) -> None:
+        """Go on without pictures of this environment, and say once why."""
+        if not self._gave_up:
+            self._gave_up = True
+            self.close()
+            self._lane.say(f"no more pictures of environment {self.index}: {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """The environment is about to be closed."""
+        """The environment is about to be closed, or not to be followed any more."""
         self.mute()
         self._recorder, self._recording = None, False
         self._lane.leave(self)
@@ -124,8 +143,7 @@ class Watch:
                 f"no pictures of environment {self.index} in process {os.getpid()}: it was wrapped in {self.pid}; "
                 "wrap it in the process that steps it"
             )
-            self.mute()
-            self._recorder, self._recording = None, False
+            self.close()
             return
         now = self._clock()
         is_due = now >= self._due
@@ -356,47 +374,23 @@ class FastLane:
             if self._folder is None:
                 raise FrameError("there is no folder to publish to")
             writer = FrameWriter(self._folder)
-            _require_unused(writer.path)
+            require_unused(writer.path)
             self._writer, self._writer_pid = writer, os.getpid()
         return self._writer
 
     def _recorder(self, env: Any) -> Recorder:
         recorder = Recorder(self._record, self._run_dir, self._emitter, self.say)
         with contextlib.suppress(Exception):  # not every environment has metadata
-            recorder.fps = float(env.metadata["render_fps"])
+            fps = float(env.metadata["render_fps"])
+            recorder.fps = fps if 0 < fps < math.inf else recorder.fps
         return recorder
-
-
-class _Blind:
-    """Stands in for the watch of a copied environment, and sees nothing."""
-
-    def began(self, seed: int | None) -> None:
-        """Do nothing."""
-
-    def stepped(self, reward: Any, over: Any) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def _require_unused(path: Path) -> None:
-    """Refuse a stream that another living process writes: it has one writer."""
-    try:
-        header = np.fromfile(path, np.uint64, _HEADER_WORDS)
-    except FileNotFoundError:
-        return
-    if header.size < _HEADER_WORDS or header[_STATE] != LIVE or header[_PID] == os.getpid():
-        return
-    if Path(f"/proc/{header[_PID]}").exists():
-        raise FrameError(f"{path} is written by process {header[_PID]} already")
 
 
 def _number(value: Any) -> float:
     """Make one number of a reward, which may be an array of several."""
     try:
         return float(value.sum() if isinstance(value, np.ndarray) else value)
-    except (TypeError, ValueError):
+    except _NO_NUMBER:
         return math.nan
 
 

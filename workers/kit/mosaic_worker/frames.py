@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mosaic_worker.errors import FrameError
 
-__all__ = ["FrameWriter"]
+__all__ = ["FrameWriter", "require_unused"]
 
 MAGIC = int.from_bytes(b"MOSAICFL", "little")
 LAYOUT = 1
@@ -29,8 +29,8 @@ LIVE, CLOSED, REPLACED = 1, 2, 3
 UINT8 = 1
 _WORD = 8
 _ALIGN = 64
-# Words of the header that change after it was made.
-_STATE, _PUBLISHED = 10, 11
+# Words of the header: who writes, and those that change after it was made.
+_PID, _STATE, _PUBLISHED = 7, 10, 11
 # Room that is left to others in the shared memory.
 _SPARE_BYTES = 16 * 1024 * 1024
 _CHANNELS = (1, 3, 4)
@@ -188,6 +188,18 @@ class FrameWriter:
         # Somebody may still hold a view of it; the memory goes when the last one does.
         with contextlib.suppress(BufferError):
             mapped.close()
+
+
+def require_unused(path: Path) -> None:
+    """Refuse a stream that another living process writes: it has one writer."""
+    try:
+        header = np.fromfile(path, np.uint64, HEADER_BYTES // _WORD)
+    except FileNotFoundError:
+        return
+    if header.size < HEADER_BYTES // _WORD or header[_STATE] != LIVE or header[_PID] == os.getpid():
+        return
+    if Path(f"/proc/{header[_PID]}").exists():
+        raise FrameError(f"{path} is written by process {header[_PID]} already")
 
 
 def _who_am_i() -> tuple[int, int, int]:

@@ -8,9 +8,9 @@ import sys
 from functools import cache
 from typing import Any, Protocol
 
-from mosaic_worker.errors import FrameError
+from mosaic_worker.errors import FrameError, RunCancelled
 
-__all__ = ["FastLaneTelemetryWrapper", "render", "wrapper_of"]
+__all__ = ["Blind", "FastLaneTelemetryWrapper", "render", "wrapper_of"]
 
 _NEW_STEP = 5
 """What a step returns has five parts, or four in old gym: observation, reward, done, info."""
@@ -25,8 +25,27 @@ class Watcher(Protocol):
     def stepped(self, reward: Any, over: Any) -> None:
         """The environment took a step."""
 
+    def give_up(self, error: Exception) -> None:
+        """What the environment returned cannot be understood."""
+
     def close(self) -> None:
         """The environment is about to be closed."""
+
+
+class Blind:
+    """Stands in for the watch of a copied environment, and sees nothing."""
+
+    def began(self, seed: int | None) -> None:
+        """Do nothing."""
+
+    def stepped(self, reward: Any, over: Any) -> None:
+        """Do nothing."""
+
+    def give_up(self, error: Exception) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class FastLaneTelemetryWrapper:
@@ -38,7 +57,12 @@ class FastLaneTelemetryWrapper:
     def step(self, action: Any) -> Any:
         """Take a step."""
         result = self.env.step(action)
-        self.watch.stepped(result[1], result[2] or result[3])
+        try:
+            self.watch.stepped(result[1], result[2] or result[3])
+        except RunCancelled:
+            raise
+        except Exception as error:
+            self.watch.give_up(error)
         return result
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,8 +85,13 @@ class _OldGym(FastLaneTelemetryWrapper):
     def step(self, action: Any) -> Any:
         """Take a step."""
         result = self.env.step(action)
-        over = result[2] or result[3] if len(result) == _NEW_STEP else result[2]
-        self.watch.stepped(result[1], over)
+        try:
+            over = result[2] or result[3] if len(result) == _NEW_STEP else result[2]
+            self.watch.stepped(result[1], over)
+        except RunCancelled:
+            raise
+        except Exception as error:
+            self.watch.give_up(error)
         return result
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
@@ -118,9 +147,14 @@ class _Parallel(FastLaneTelemetryWrapper, _Proxy):
     def step(self, actions: Any) -> Any:
         """Take a step."""
         result = self.env.step(actions)
-        rewards, *ends = result[1:-1]
-        over = all(any(end.get(agent) for end in ends) for agent in rewards)
-        self.watch.stepped(sum(rewards.values()), over)
+        try:
+            rewards, *ends = result[1:-1]
+            over = all(any(end.get(agent) for end in ends) for agent in rewards)
+            self.watch.stepped(sum(rewards.values()), over)
+        except RunCancelled:
+            raise
+        except Exception as error:
+            self.watch.give_up(error)
         return result
 
 
@@ -133,11 +167,17 @@ class _Aec(FastLaneTelemetryWrapper, _Proxy):
         """Let the agent whose turn it is act."""
         env = self.env
         env.step(action)
-        if not self._over:
+        if self._over:
+            return
+        try:
             # An agent that left is in neither: the episode is over when nobody is left who goes on.
             ends = env.terminations, env.truncations
             self._over = all(any(end.get(agent) for end in ends) for agent in env.agents)
             self.watch.stepped(sum(env.rewards.values()), self._over)
+        except RunCancelled:
+            raise
+        except Exception as error:
+            self.watch.give_up(error)
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         """Begin an episode."""

@@ -93,6 +93,8 @@ class Tiny(InteractiveWorker):
     def step(self, action):
         if action == "boom":
             raise RuntimeError("boom")
+        if action == "exit":
+            sys.exit(0)
         return StepResult(action, [0], float("inf"), False, False, {})
 
 if __name__ == "__main__":

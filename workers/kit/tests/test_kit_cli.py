@@ -79,7 +79,10 @@ def test_a_first_attempt_has_nothing_to_go_on_from(tiny, top):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", ["/data/7.pt", 7, {}, {"path": None}, []])
+@pytest.mark.parametrize(
+    "given",
+    ["/data/7.pt", 7, {}, {"path": None}, [], {"path": ""}, {"path": "/a", "step": "7"}, {"path": "/a", "step": -1}],
+)
 def test_a_checkpoint_that_is_none_is_refused(tiny, given):
     assert tiny.run("--config", nested(tiny, resume=given)) == 2
     (event,) = tiny.events()
@@ -185,6 +188,21 @@ def test_dry_run_refuses_with_every_problem(tiny):
     assert [problem.split(":")[0] for problem in answer["problems"]] == ["seed", "x"]
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [('{"run_id": "r", "metadata": 5}', "metadata: unknown"), (f'{{"seed": {"1" * 5000}}}', "worker.json")],
+    ids=["metadata", "number"],
+)
+def test_a_strange_document_is_refused_by_dry_run_and_run_alike(tiny, text, problem):
+    path = tiny.config()
+    path.write_text(text)
+    assert (tiny.run("--config", path, "--dry-run"), tiny.run("--config", path)) == (2, 2)
+    answer, event = tiny.events()
+    assert (answer["ok"], event["category"]) == (False, "configuration")
+    assert problem in answer["problems"][0]
+    assert "Traceback" not in tiny.stderr.read_text()
+
+
 def test_dry_run_asks_the_worker_what_would_run(tiny):
     assert tiny.run("--config", tiny.config(mode="planned"), "--dry-run") == 0
     assert tiny.events()[-1]["plan"] == {"would": "planned"}
@@ -219,6 +237,29 @@ def test_the_environment_names_run_and_folder(tiny, tmp_path):
     assert tiny.run("--config", tmp_path / "worker.json", MOSAIC_RUN_ID="r7", MOSAIC_RUN_DIR=str(folder)) == 0
     assert tiny.events()[0]["run_id"] == "r7"
     assert folder.is_dir()
+
+
+def test_a_run_folder_that_is_a_file_is_the_fault_of_the_infrastructure(tiny):
+    config = tiny.config()
+    assert tiny.run("--config", config, MOSAIC_RUN_DIR=str(config)) == 1
+    (event,) = tiny.events()
+    assert event["category"] == "infrastructure"
+    assert "MOSAIC_RUN_DIR" in event["error"]
+    assert str(config) in event["error"]
+    assert "Traceback" not in tiny.stderr.read_text()
+
+
+def test_without_stdout_a_worker_says_so(tiny):
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", os.sys.executable, "-m", "tiny_worker.cli", "--config", tiny.config()],
+        env=tiny.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("mosaic_worker: stdout (descriptor 1) is not open")
 
 
 def talk(tiny, *requests, config=None):
@@ -281,6 +322,11 @@ def test_a_worker_that_cannot_start_says_so_to_its_client(tiny, fields, code):
     exit_code, answers = talk(tiny, b'{"cmd": "ping"}', config=tiny.config(**fields))
     assert exit_code == code
     assert [answer["type"] for answer in answers] == ["error"]
+
+
+def test_a_library_that_calls_sys_exit_fails_interactive_mode_and_its_client_hears_of_it(tiny):
+    code, (answer,) = talk(tiny, b'{"cmd": "step", "action": "exit"}', b'{"cmd": "ping"}')
+    assert (code, answer["message"]) == (1, "the library ended the process with sys.exit(0)")
 
 
 def test_sigterm_ends_interactive_mode(tiny):

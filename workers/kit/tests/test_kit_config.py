@@ -1,7 +1,8 @@
 """A config is found in both forms, and a refusal says what to mend."""
 
 import json
-from typing import Literal
+from functools import reduce
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -85,6 +86,25 @@ def test_a_nested_document_without_config_is_refused(document):
     assert refusal(document) == ["metadata.worker.config: missing from a nested config; give a JSON object"]
 
 
+@pytest.mark.parametrize("metadata", [5, True, "worker", ["worker"]])
+def test_metadata_that_are_no_object_are_a_field_like_any_other(metadata):
+    (line,) = refusal({"run_id": "r", "metadata": metadata})
+    assert line.startswith(f"metadata: unknown field, given {metadata!r}")
+
+
+def test_a_config_nested_deeper_than_can_be_written_is_refused():
+    class Open(WorkerConfig):
+        kwargs: dict[str, Any]
+
+    def nested(levels):
+        return {"kwargs": reduce(lambda inner, _: {"a": inner}, range(levels), 1), "run_id": "r"}
+
+    assert parse_config(Open, nested(60), {}).model_dump(mode="json")
+    for levels in (70, 400):
+        with pytest.raises(ConfigError, match="nested too deeply"):
+            parse_config(Open, nested(levels), {})
+
+
 def test_a_loaded_config_cannot_be_changed():
     config = parse_config(Config, {"run_id": "r"}, {})
     with pytest.raises(ValueError, match="frozen"):
@@ -93,7 +113,14 @@ def test_a_loaded_config_cannot_be_changed():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"{", "is not JSON"), (b"\xff\xfe", "cannot be read"), (b"[" * 100_000, "is not JSON"), (None, "cannot be read")],
+    [
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"seed": ' + b"1" * 5000 + b"}", "Exceeds the limit"),
+        (None, "cannot be read"),
+    ],
+    ids=lambda given: str(given)[:12],
 )
 def test_bad_files_are_refused_by_name(tmp_path, content, message):
     path = tmp_path / "worker.json"

@@ -132,5 +132,9 @@ def test_a_loop_is_cut():
     assert decode(encode(wide)) == ["<list: nested too deeply>"] * 2
 
 
+def test_a_number_too_long_for_str_is_a_key_all_the_same():
+    assert decode(encode({10**5000: 1})) == {"1" + "0" * 5000: 1}
+
+
 def test_a_set_becomes_a_list():
     assert sorted(decode(encode({"b", "a"}))) == ["a", "b"]

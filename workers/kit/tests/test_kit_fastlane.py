@@ -530,6 +530,56 @@ def test_a_cancelled_run_is_not_taken_for_a_render_error(lane):
         env.reset()
 
 
+@pytest.mark.parametrize("kind", ["gymnasium", "old gym", "parallel", "aec"])
+def test_a_step_that_pictures_do_not_understand_is_said_once_and_training_goes_on(lane, journal, shown, kind):
+    emitter, lines = journal
+    inner = {"gymnasium": Painted, "old gym": FakeOldGym, "parallel": FakeParallel, "aec": FakeAec}[kind]()
+    env = lane(emitter=emitter).wrap(inner)
+    env.reset()
+    strange = [0, 1.0, np.array([False, True]), False, {}] if kind == "gymnasium" else [0, None, np.zeros(2), {}]
+    inner.step = lambda action: strange
+    inner.rewards = {"a": None}  # of what AEC returns in place of a step's result
+    for _ in range(3):
+        assert env.step(0) is (None if kind == "aec" else strange)
+    (line,) = lines()
+    assert line["message"].startswith("no more pictures of environment 0: ")
+    assert shown().state == CLOSED
+    env.close()
+
+
+@pytest.mark.parametrize("mode", ["single", "grid"])
+def test_whatever_goes_wrong_with_pictures_is_said_once_and_training_goes_on(lane, clock, journal, monkeypatch, mode):
+    def fail(*_, **__):
+        raise MemoryError("no room for tiles")
+
+    monkeypatch.setattr("mosaic_worker.fastlane.shrink", fail)
+    emitter, lines = journal
+    watch = lane(mode, emitter=emitter).watch(inner := Painted())
+    for over in (False, True) * 3:
+        clock.now += 1
+        watch.began(None)
+        watch.stepped(1.0, over)
+    assert [line["message"] for line in lines()] == [
+        "no more pictures of environment 0: MemoryError: no room for tiles"
+    ]
+    assert inner.renders == 1
+    watch.close()
+
+
+def test_a_run_cancelled_while_a_picture_is_published_is_cancelled(lane, clock, monkeypatch):
+    def cancel(*_, **__):
+        raise RunCancelled("SIGTERM")
+
+    env = lane().wrap(Painted())
+    env.reset()
+    clock.now += 1
+    monkeypatch.setattr("mosaic_worker.fastlane.shrink", cancel)
+    with pytest.raises(RunCancelled):
+        env.step(0)
+    with pytest.raises(RunCancelled):
+        env.reset()
+
+
 def test_no_room_for_pictures_is_said_once_and_training_goes_on(lane, clock, journal, monkeypatch):
     emitter, lines = journal
     full = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
@@ -633,7 +683,17 @@ def test_a_forked_child_publishes_what_its_parent_does_not(lane, shown):
     assert (shown().picture == 3).all()
 
 
-@pytest.mark.parametrize("reward", [{"a": 1.0}, None, "much"])
+class Several:
+    """Stands for a torch tensor of several numbers: it can be added to, and is not one number."""
+
+    def __radd__(self, other):
+        return self
+
+    def __float__(self):
+        raise RuntimeError("a tensor with 2 elements cannot be converted to a scalar")
+
+
+@pytest.mark.parametrize("reward", [{"a": 1.0}, None, "much", Several(), 10**400], ids=lambda reward: str(reward)[:9])
 def test_rewards_that_are_no_numbers_do_not_disturb_training(lane, clock, shown, reward):
     env = lane().wrap(Painted(reward=reward, length=2))
     env.reset()
@@ -643,6 +703,17 @@ def test_rewards_that_are_no_numbers_do_not_disturb_training(lane, clock, shown,
     assert shown().step == 4
     assert math.isnan(shown().last_reward)
     assert math.isnan(shown().rolling_return)
+
+
+def test_rewards_that_change_their_shape_do_not_disturb_training(lane, clock, shown):
+    env = lane().wrap(inner := Painted(length=4))
+    env.reset()
+    for size in (2, 3, 2, 3):
+        inner.reward = np.ones(size)
+        env.step(0)
+    clock.now += 1
+    env.step(0)
+    assert (shown().step, shown().episode, shown().last_reward) == (5, 1, 3.0)
 
 
 def test_rewards_that_are_arrays_are_added_up(lane, clock, shown):

@@ -179,6 +179,18 @@ def test_a_long_episode_is_thinned_and_still_shows_its_end(record, run_dir):
     assert int(pictures[-1][1, 2, 0]) == 1000 % 256
 
 
+@pytest.mark.parametrize(
+    ("fps", "seconds"),
+    [(0, 0.033), (-5, 0.033), (float("nan"), 0.033), (float("inf"), 0.033), ("fast", 0.033), (1e-320, 65.535)],
+)
+def test_a_rate_that_is_none_counts_as_thirty_pictures_a_second(record, run_dir, fps, seconds):
+    env = Numbered([2, 2])
+    env.metadata = {"render_fps": fps}
+    events = record(env, RecordSettings(every=1), 2)
+    assert [event["event"] for event in events] == ["artifact"] * 2
+    assert set(decode((run_dir / "videos" / "episode-1.png").read_bytes())[1]) == {seconds}
+
+
 def test_large_pictures_are_recorded_smaller(record, run_dir):
     record(Numbered([2], shape=(300, 600, 3)), RecordSettings(every=1, max_dim=100), 1)
     pictures, _ = decode((run_dir / "videos" / "episode-0.png").read_bytes())
