@@ -54,6 +54,16 @@ class _Loader(yaml.SafeLoader):
         self.deep_construct = True
         return super().construct_document(node)
 
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if (key.tag, key.value) in seen:  # YAML takes the last one, and nobody means that
+                    raise yaml.composer.ComposerError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
@@ -184,7 +194,7 @@ def check_path(keys: list[str], where: str) -> None:
     """Refuse a key that no run has, with near names."""
     key = keys[0]
     if key not in FIELDS:
-        near = _near(key, FIELDS)
+        near = "a file with a sweep is submitted with: mosaic sweep FILE" if key == "sweep" else _near(key, FIELDS)
         raise SpecError(
             f"{where}: field {key!r} is unknown",
             near or f"the fields are: {', '.join(FIELDS)}\nwhat the worker understands goes under config:",

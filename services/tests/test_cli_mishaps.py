@@ -205,6 +205,25 @@ def test_yaml_that_cannot_be_read_is_bad_input(tmp_path, refusal, value, said):
     assert said in refused
 
 
+@pytest.mark.parametrize(
+    ("text", "where", "key"),
+    [
+        ("worker: stress\nworker: baseline\n", "2:1", "worker"),
+        ("worker: stress\nconfig: {lr: 1, gamma: 2, lr: 3}\n", "2:27", "lr"),
+    ],
+)
+def test_field_that_is_given_twice_is_refused_and_where(tmp_path, refusal, text, where, key):
+    file = tmp_path / "file.yaml"
+    file.write_text(text)
+    assert refusal("submit", str(file)).startswith(f"error: {file}:{where}: not YAML: '{key}' is given twice")
+
+
+def test_file_of_a_sweep_is_told_where_it_belongs(tmp_path, refusal):
+    file = tmp_path / "file.yaml"
+    file.write_text("worker: stress\nsweep: {seeds: 3}\n")
+    assert "mosaic sweep FILE" in refusal("submit", str(file))
+
+
 def test_yaml_may_say_something_twice_and_name_days_that_exist(tmp_path):
     file = tmp_path / "file.yaml"
     file.write_text("worker: stress\nconfig: {a: &a {x: [1]}, b: *a, c: {<<: *a, y: 2}, when: 2024-12-05}\n")

@@ -51,6 +51,11 @@ def test_wait_ends_with_success_only_when_everything_is_stored(cli, finished):
     assert (journal["stored"], journal["missing"], journal["final"]) == (len(cli.journal(finished)), 0, True)
     assert shown["run"]["exit_code"] == 0
     assert shown["decisions"][0]["event"] == "submitted"
+    said = json.loads(cli.journal(finished)[-1])["summary"]
+    assert said
+    assert shown["results"] == said
+    for name in said:
+        assert f"summary: {name} " in cli("show", finished).stdout
 
 
 def test_runs_are_found_by_part_of_the_id_and_by_name(cli, finished):

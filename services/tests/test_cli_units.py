@@ -91,6 +91,10 @@ def test_what_is_left_of_runs_is_found_told_and_killed(tmp_path):
     try:
         assert remains.alive(home) == {"some-run": host.pid}
         assert remains.strays(home) == {child.pid}
+        assert remains.terminate(home) == 1
+        assert host.wait(10) == -15
+        assert json.loads((folder / "stop.json").read_text()) == {"reason": "mosaic up was stopped"}
+        host = subprocess.Popen([sys.executable, str(script), str(folder)])
         assert remains.kill(home) == (1, 1)
         assert (host.wait(10), child.wait(10)) == (-9, -9)
         assert (remains.alive(home), remains.strays(home), stranger.poll()) == ({}, set(), None)
@@ -338,7 +342,7 @@ def test_words():
     assert [duration(each) for each in (0, 131, 90_061)] == ["00:00:00", "00:02:11", "1 d 01:01:01"]
     assert [ago(100 - each, 100) for each in (0, 5, 200, 7300)] == ["just now", "5 s ago", "3 min ago", "2 h ago"]
     assert [number(each) for each in (12410, 463.21, 0.0214, 4.1, 1.2e-5, -200.0, math.nan, None)] == [
-        "12,410", "463.2", "0.021", "4.1", "1.2e-05", "-200", "nan", "",
+        "12,410", "463.2", "0.0214", "4.1", "1.2e-05", "-200", "nan", "",
     ]  # fmt: skip
     assert [size(each) for each in (49, 6246.4)] == ["49 MB", "6.1 GB"]
 

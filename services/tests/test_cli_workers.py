@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from mosaic_cli import Cli
-from stack import HOST, STRESS, Stack
+from stack import HOST, STRESS, Stack, wait_until
 
 from mosaic_bus.commands import Describe
+from mosaic_services.environments import build, read_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,3 +159,30 @@ def test_algorithms_are_described_on_the_bus_and_are_not_part_of_a_hosts_state(
         assert "how fast it learns" not in text
     finally:
         stack.close()
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Those that were started with a file in a folder."""
+    return [
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if any(str(folder) in word for word in each.info["cmdline"] or ())
+    ]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_check_that_is_told_to_stop_leaves_no_process_and_no_folder(
+    mosaic: Cli, tmp_path: Path, number: int, code: int
+):
+    build(read_recipe(STRESS), "default", lambda _step, _percent: None)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    mosaic.env |= {"MOSAIC_WORKERS": str(STRESS), "TMPDIR": str(scratch)}
+    checking = mosaic.start("workers", "check", "stress")
+    wait_until("a worker is being checked", lambda: processes_of(scratch))
+    checking.send_signal(number)
+    output, errors = checking.communicate(timeout=60)
+    assert checking.returncode == code, errors
+    assert "Traceback" not in output + errors
+    assert processes_of(scratch) == []
+    assert list(scratch.iterdir()) == []

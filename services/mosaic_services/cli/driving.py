@@ -63,6 +63,8 @@ class Study:
 
 def keep_study(group: str, document: dict[str, Any], file: Path) -> Study:
     """Make the folder of a new sweep."""
+    from mosaic_services.sweeps import optuna_driver  # noqa: F401, PLC0415 - without it, nothing is to be left behind
+
     study = Study(current.home.sweeps / group)
     study.folder.mkdir(mode=_OWNER_ONLY, parents=True)
     try:

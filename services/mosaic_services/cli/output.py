@@ -164,7 +164,7 @@ def own_tags(tags: Iterable[str]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Write a number as people do: `12,410`, `463.2`, `0.021`, `1.2e-05`."""
+    """Write a number as people do: `12,410`, `463.2`, `0.00214`, `1.2e-05`."""
     if value is None:
         return ""
     magnitude = abs(value)
@@ -174,4 +174,6 @@ def number(value: float | None) -> str:
         return f"{value:,.0f}"
     if 0 < magnitude < 0.001:  # noqa: PLR2004 - plain in its place
         return f"{value:.1e}"
+    if magnitude < 0.1:  # noqa: PLR2004 - plain in its place
+        return f"{value:.3g}"
     return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}".rstrip("0")  # noqa: PLR2004 - plain in its place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated
 
 import typer
@@ -33,8 +32,7 @@ def command(
             _print_names(metrics, as_json=as_json)
             return
         if metric not in metrics:
-            near = difflib.get_close_matches(metric, metrics) or sorted(metrics)
-            hint = "it has: " + ", ".join(near) if near else "it has none yet"
+            hint = "it has: " + ", ".join(sorted(metrics)) if metrics else "it has none yet"
             raise InputError(f"run {short(found.run)} has no series {metric!r}", hint)
         series = bus.request("telemetry", Series(run=found.run, metric=metric, max_points=points))
     if as_json:

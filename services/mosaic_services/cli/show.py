@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 import yaml
 
-from mosaic_bus.commands import RunDetail, Show, StreamCounters, Streams, Summaries
+from mosaic_bus.commands import Events, RunDetail, Show, StreamCounters, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_services.cli.output import (
     ago,
@@ -27,6 +28,8 @@ from mosaic_services.cli.settings import current
 from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.table import Table
 
     from mosaic_bus import Bus
@@ -43,12 +46,14 @@ def command(
     with current.connect() as bus:
         detail = bus.request("scheduler", Show(run=run))
         summary, streams, trouble = _telemetry(bus, detail.run.run)
+        results = _own_summary(bus, summary)
     folder = current.home.runs / detail.run.run
     if as_json:
         print_json(
             {
                 **detail.model_dump(mode="json"),
                 "summary": summary.model_dump(mode="json") if summary else None,
+                "results": results,
                 "streams": [each.model_dump(mode="json") for each in streams],
                 "folder": str(folder),
             }
@@ -59,7 +64,7 @@ def command(
         _section("attempts", _attempts(detail.attempts))
     _section("decisions", _decisions(detail))
     if summary is not None:
-        _section("results", _results(summary))
+        _section("results", _results(summary, folder / str(summary.attempt), results))
     if streams:
         _section("events and logs", _streams(streams))
     if trouble:
@@ -77,6 +82,19 @@ def _telemetry(bus: Bus, run: str) -> tuple[RunSummary | None, list[StreamCounte
     except CommandRefusedError as error:
         return None, [], "" if error.code == "unknown_run" else str(error)
     return next((each for each in summaries if each.run == run), None), streams, ""
+
+
+def _own_summary(bus: Bus, summary: RunSummary | None) -> dict[str, Any]:
+    """What the worker itself says of a run that it has completed."""
+    if summary is None or summary.outcome != "run_completed":
+        return {}
+    asked = Events(run=summary.run, attempt=summary.attempt, kinds=["run_completed"], limit=1)
+    try:
+        rows = bus.request("telemetry", asked, timeout=3.0).rows
+        found = orjson.loads(rows[0]["line"]).get("summary") if rows else None
+    except (NoAnswerError, CommandRefusedError, orjson.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _section(title: str, content: Table) -> None:
@@ -172,7 +190,7 @@ def _decisions(detail: RunDetail) -> Table:
     return rows
 
 
-def _results(summary: RunSummary) -> Table:
+def _results(summary: RunSummary, folder: Path, own: dict[str, Any]) -> Table:
     rows = table("", "")
     rows.show_header = False
     rows.columns[0].style = "bright_black"
@@ -193,7 +211,11 @@ def _results(summary: RunSummary) -> Table:
     for name, value in sorted(summary.scalars.items()):
         rows.add_row(name, number(value))
     if summary.checkpoint:
-        rows.add_row("checkpoint", summary.checkpoint)
+        rows.add_row("checkpoint", str(folder / summary.checkpoint))
+    for name, value in own.items():
+        if value is not None and not isinstance(value, (dict, list)):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            rows.add_row(f"summary: {name}", number(value) if is_number else plain(str(value)))
     if summary.outcome:
         rows.add_row("journal ends with", summary.outcome)
     return rows

@@ -161,7 +161,7 @@ def _print_outcome(bus: Bus, each: Watched) -> None:
     say((short(state.run), "bold"), " ", line, f" {state.name}{took}", end="")
     if summary is not None and summary.events:
         mean = (
-            f", return {number(summary.return_mean)} ± {number(summary.return_std)}"
+            f", return {number(summary.return_mean)} ± {number(summary.return_std)} (last 100 episodes)"
             if summary.return_mean is not None
             else ""
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mosaic_services.cli.errors import FAILED, CliError, InputError
+from mosaic_services.cli.errors import FAILED, INTERRUPTED, CliError, InputError
 from mosaic_services.cli.output import console, print_json, say, size, styled, table
 from mosaic_services.cli.settings import current, with_settings
 from mosaic_services.environments import (
@@ -255,15 +256,27 @@ def check(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) ->
     command = [str(environment.python), "-m", "mosaic_worker.check", environment.recipe.worker]
     sys.stdout.flush()
     # From a folder without Python files in it, so that nothing there is taken for a package.
-    ended = subprocess.run(
-        [*command, *(["--json"] if as_json else [])], env=environment.environ(), cwd=Path("/"), check=False
-    )
-    if ended.returncode != 0:
+    command += ["--json"] if as_json else []
+    with subprocess.Popen(command, env=environment.environ(), cwd=Path("/")) as checking:
+        code = _told_to_stop_with_us(checking)
+    if code in {INTERRUPTED, 128 + signal.SIGTERM}:
+        raise typer.Exit(code)
+    if code != 0:
         if as_json:
             raise typer.Exit(FAILED)
         raise CliError(
             f"{environment.recipe.worker}/{profile} does not pass", f"its folder: {environment.recipe.folder}"
         )
+
+
+def _told_to_stop_with_us(child: subprocess.Popen[bytes]) -> int:
+    """Wait for a child that tidies up when it is told to stop, and tell it when we are."""
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
 
 
 @_command("remove")

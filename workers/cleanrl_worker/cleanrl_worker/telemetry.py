@@ -201,14 +201,14 @@ class Tap:
             if over:
                 self._end()
         except Exception as error:
-            self._break(error)
+            self.give_up(error)
 
     def _end(self) -> None:
         if not self._is_broken:
             self._reporter.episode(self, _number(self._return))
         self.length, self._return, self.seed = 0, 0.0, None
 
-    def _break(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
         """Go on counting steps only."""
         self._is_broken, self._return, self.watch = True, 0.0, None
         self._reporter.say_once(f"no more episodes of environment {self.index}", error)

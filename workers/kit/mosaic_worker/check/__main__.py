@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from mosaic_worker.check.report import Result, as_json, as_text, passed, totals
 from mosaic_worker.check.suite import CHECKS, run_suite
@@ -25,11 +27,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--only", action="append", default=[], choices=[check[0] for check in CHECKS], help="run only this check"
     )
     arguments = parser.parse_args(argv)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     results = run_suite(
         arguments.name, arguments.timeout, (lambda _: None) if arguments.json else _show, arguments.only
     )
     print(json.dumps(as_json(arguments.name, results)) if arguments.json else totals(arguments.name, results))
     return 0 if passed(results) else 1
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    """End, but not before workers and folders of ours are gone, however often we are told to."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def _show(result: Result) -> None:
