@@ -21,7 +21,7 @@ from ulid import ULID
 from mosaic_bus import Home
 from mosaic_bus.commands import Place
 from mosaic_bus.messages import BuildProgress, HostState, RunSpec
-from mosaic_services.environments import BuildError, build, read_recipe, status
+from mosaic_services.environments import BuildError, DescriptionError, build, read_recipe, status
 from mosaic_services.environments.environment import cache_folder
 from mosaic_services.environments.wheels import build_wheel
 
@@ -123,7 +123,7 @@ def test_build_from_nothing_then_again_then_changed_then_cut_short(tmp_path: Pat
 
     # Code that cannot be imported: the error says what Python said.
     (worker / "stress_worker" / "__init__.py").write_text("import nonsense_that_is_not_there\n")
-    with pytest.raises(BuildError, match="No module named 'nonsense_that_is_not_there'"):
+    with pytest.raises(DescriptionError, match="No module named 'nonsense_that_is_not_there'"):
         build(read_recipe(worker), "default", lambda _step, _percent: None)
 
     # Code that cannot be built: pip says why.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lone_host import Host
-from stack import wait_until
+from stack import STRESS, wait_until
 from structlog.testing import capture_logs
 
 from mosaic_bus import Home
@@ -311,3 +311,18 @@ def test_environment_that_was_changed_while_it_was_built_is_built_again_but_not_
     found[:] = [SimpleNamespace(status="available", fingerprint="x")]
     with pytest.raises(BuildFailedError, match="was changed each time"):
         asyncio.run(builder.ensure("w", "default"))
+
+
+@pytest.mark.slow
+def test_worker_whose_own_code_is_broken_is_at_fault_and_not_the_host(tmp_path):
+    worker = tmp_path / "stress_worker"
+    shutil.copytree(STRESS, worker, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    with (worker / "stress_worker" / "__init__.py").open("a") as code:
+        code.write("def (\n")
+    host = Host(tmp_path, MOSAIC_WORKERS=str(worker))
+    try:
+        report = host.wait_ended(host.place(end="hang"))
+        assert (report.exit.category, report.exit.phase) == ("application", "preparing")
+        assert "SyntaxError: invalid syntax" in report.exit.reason
+    finally:
+        host.close()

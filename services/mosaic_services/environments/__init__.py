@@ -4,6 +4,7 @@ from mosaic_services.environments.build import build
 from mosaic_services.environments.environment import Environment, status
 from mosaic_services.environments.errors import (
     BuildError,
+    DescriptionError,
     EnvironmentsError,
     InUseError,
     RecipeError,
@@ -25,6 +26,7 @@ from mosaic_services.environments.upstreams import check_upstream, fetch_upstrea
 
 __all__ = [
     "BuildError",
+    "DescriptionError",
     "Environment",
     "EnvironmentsError",
     "InUseError",

@@ -8,7 +8,7 @@ import json
 import sys
 
 from mosaic_bus.home import Home
-from mosaic_services.environments import EnvironmentsError, build, recipe_for
+from mosaic_services.environments import DescriptionError, EnvironmentsError, build, recipe_for
 
 _LONGEST_ERROR = 4000
 
@@ -31,7 +31,7 @@ def main() -> int:
         recipe = recipe_for(arguments.worker, Home.find(arguments.home))
         environment = build(recipe, arguments.profile, lambda step, percent: say(step=step, percent=percent))
     except EnvironmentsError as error:
-        say(error=str(error)[:_LONGEST_ERROR])
+        say(error=str(error)[:_LONGEST_ERROR], is_of_the_worker=isinstance(error, DescriptionError))
         return 1
     except OSError as error:
         say(error=f"cannot build: {error}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mosaic_services.environments.environment import COMPLETE, Environment, lock_of, note_of, source_files, status
-from mosaic_services.environments.errors import BuildError
+from mosaic_services.environments.errors import BuildError, DescriptionError
 from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
 from mosaic_services.environments.wheels import build_wheel
 from mosaic_services.processes import MARK
@@ -173,15 +173,15 @@ def _build_site(environment: Environment, progress: Callable[[str, float], None]
             timeout=_DESCRIBE_S,
         )
     except subprocess.TimeoutExpired:
-        raise BuildError(step, [f"it did not answer within {_DESCRIBE_S:.0f} s"]) from None
+        raise DescriptionError(step, [f"it did not answer within {_DESCRIBE_S:.0f} s"]) from None
     try:
         description = json.loads(found.stdout or "{}").get(environment.recipe.worker) or {}
     except (ValueError, AttributeError):
-        raise BuildError(step, [f"its answer is not a JSON object: {found.stdout[:200]!r}"]) from None
+        raise DescriptionError(step, [f"its answer is not a JSON object: {found.stdout[:200]!r}"]) from None
     if description.get("error"):
-        raise BuildError(step, [*found.stderr.splitlines()[-_OUTPUT_KEPT:], str(description["error"])])
+        raise DescriptionError(step, [*found.stderr.splitlines()[-_OUTPUT_KEPT:], str(description["error"])])
     if found.returncode != 0 or not description:
-        raise BuildError(step, found.stderr.splitlines()[-_OUTPUT_KEPT:])
+        raise DescriptionError(step, found.stderr.splitlines()[-_OUTPUT_KEPT:])
     if not _is_current(environment):  # what it says of itself may come from a checkout, which is not copied
         shutil.rmtree(environment.site)
         return False

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildError",
+    "DescriptionError",
     "EnvironmentsError",
     "InUseError",
     "RecipeError",
@@ -75,3 +76,7 @@ def _near(name: str, known: Iterable[str]) -> str:
     if near:
         return f"; did you mean {' or '.join(near)}?"
     return f"; known are {', '.join(known)}" if known else "; none is known"
+
+
+class DescriptionError(BuildError):
+    """A worker that cannot say what it is: not its packages but its own code is at fault."""

@@ -304,7 +304,9 @@ class Attempts:
             reason = str(error)
             if isinstance(error, OSError) and error.errno in _DISK_FULL:
                 reason = f"disk full: cannot write {tracked.folder.path}"
-            await self.do(machine.PrepareFailed(key, reason, FailureCategory.INFRASTRUCTURE, time.time()))
+            of_worker = isinstance(error, BuildFailedError) and error.is_of_the_worker
+            category = FailureCategory.APPLICATION if of_worker else FailureCategory.INFRASTRUCTURE
+            await self.do(machine.PrepareFailed(key, reason, category, time.time()))
         else:
             await self.do(machine.Prepared(key))
 

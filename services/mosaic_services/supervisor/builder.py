@@ -56,7 +56,11 @@ class Broken(NamedTuple):
 
 
 class BuildFailedError(Exception):
-    """An environment could not be built; the message says why."""
+    """An environment could not be built; the message says why, `is_of_the_worker` whether its own code is at fault."""
+
+    def __init__(self, message: str, *, is_of_the_worker: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_the_worker = is_of_the_worker
 
 
 class Builder:
@@ -177,7 +181,7 @@ class Builder:
         )
         output = cast("asyncio.StreamReader", process.stdout)
         error = "the build process ended without a word"
-        percent = 0.0
+        percent, is_of_the_worker = 0.0, False
         try:
             while line := await output.readline():
                 try:
@@ -188,6 +192,7 @@ class Builder:
                     continue  # Not ours: something in the build printed it.
                 percent = max(percent, said.get("percent", 0.0))
                 error = str(said.get("error", "" if said.get("done") else error))
+                is_of_the_worker = bool(said.get("is_of_the_worker"))
                 self._progress[key] = progress = BuildProgress(
                     host=self._host,
                     worker=worker,
@@ -211,7 +216,8 @@ class Builder:
             earlier = self._broken.get(key)
             delay = min(2 * earlier.delay, _RETRY_AT_MOST_S) if earlier else _RETRY_AFTER_S
             self._broken[key] = Broken(fingerprint, error, delay, time.monotonic() + delay)
-            raise BuildFailedError(f"environment {worker} ({profile}) could not be built: {error}")
+            reason = f"environment {worker} ({profile}) could not be built: {error}"
+            raise BuildFailedError(reason, is_of_the_worker=is_of_the_worker)
 
     async def close(self) -> None:
         """Give up the builds that run."""
