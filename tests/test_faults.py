@@ -11,19 +11,15 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 import zmq
+from small_disk import mounted
 from stack import HOST, Stack, wait_until
 
 from mosaic_bus import Home, topics
 from mosaic_bus.commands import Show, Stats, Streams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 EVENTS = 100_000
 
@@ -154,17 +150,6 @@ def test_aggregator_stopped_for_a_while_catches_up_and_live_readers_do_not_wait(
     # What is sent in a short while may wait in ZeroMQ's queues; what is sent in a minute does not fit there.
     assert counters.repaired > 0 or seconds < 60
     assert (counters.stored, counters.missing) == (lines, 0)
-
-
-def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a small file system; skip, saying why, where that is not permitted."""
-    folder.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"mounting a small tmpfs needs root: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 @pytest.fixture

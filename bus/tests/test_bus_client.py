@@ -459,6 +459,7 @@ def test_service_that_waits_for_a_broker_ends_when_told_to(tmp_path, shared_brok
         await until("connecting", lambda: service.bus._context is not None)
         service.stop()
         await asyncio.wait_for(task, 5)
+        assert service.bus._context is None
 
     run(scenario())
 

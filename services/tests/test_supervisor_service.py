@@ -151,7 +151,7 @@ def test_stop_ends_a_worker_with_the_reason_given(host: Host):
 
 
 def test_stop_of_what_is_not_here_counts_as_done(host: Host):
-    host.ask(Stop(run=str(ULID()), attempt=1, reason="nothing"))
+    assert isinstance(host.ask(Stop(run=str(ULID()), attempt=1, reason="nothing")), Ack)
 
 
 def test_stop_before_the_run_host_is_up_is_not_lost(host: Host):

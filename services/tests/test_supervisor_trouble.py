@@ -6,13 +6,13 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from lone_host import Host
+from small_disk import mounted
 from stack import STRESS, wait_until
 from structlog.testing import capture_logs
 
@@ -172,13 +172,7 @@ def test_folder_that_was_removed_is_not_tracked_any_more(tmp_path):
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of 2 MiB where the runs lie."""
-    (tmp_path / "runs").mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path / "runs")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"mounting a small tmpfs needs root: {done.stderr.strip()}")
-    yield tmp_path / "runs"
-    subprocess.run(["umount", tmp_path / "runs"], check=True)
+    yield from mounted(tmp_path / "runs", "2m")
 
 
 def fill(disk: Path, left: int) -> None:

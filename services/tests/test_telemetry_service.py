@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fake_bridge import FakeBridge, File
+from small_disk import mounted
 from ulid import ULID
 
 from mosaic_bus import BusClient, CommandRefusedError, Home, topics
@@ -247,14 +248,7 @@ def test_end_by_sigterm_stores_what_has_arrived_and_a_restart_goes_on(processes)
 @pytest.fixture
 def small_disk(processes):
     """A file system of 40 MB for the store."""
-    folder = processes.home.telemetry_store.parent
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a small file system needs the right to mount: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    yield from mounted(processes.home.telemetry_store.parent, "40m")
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ class Submit(Command[Submitted]):
     """Queue a run. `run` makes it idempotent: the same id twice is one run, equal specs with two ids are two.
 
     Refused with `unknown_worker`, `unknown_profile`, `invalid_config`, `impossible_resources` and `unknown_tag` (unless
-    the spec says `wait_for_host`), `unknown_run` and `after_failed` (of `after`), `circular_after`, `id_reused` (the
-    same id with another spec), `store_unavailable` (the scheduler's disk is full: try again).
+    the spec says `wait_for_host`), `unknown_run` (of `after` or `replaces`), `after_failed`, `circular_after`,
+    `id_reused` (the same id with another spec), `store_unavailable` (the scheduler's disk is full: try again).
     """
 
     name: ClassVar[str] = "submit"

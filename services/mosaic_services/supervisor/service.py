@@ -36,7 +36,7 @@ from mosaic_bus.messages import (
     StoredPositions,
     StreamId,
 )
-from mosaic_bus.service import Service
+from mosaic_bus.service import Service, explain
 from mosaic_services.supervisor import frames, pictures, processes
 from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
@@ -229,7 +229,7 @@ class SupervisorService(Service):
         except ValidationError as error:
             self._bad_reports += 1
             if self._bad_reports == 1:
-                _log.warning("bad body", source=message.header.src, topic=message.topic, reason=str(error)[:500])
+                _log.warning("bad body", source=message.header.src, topic=message.topic, reason=explain(error))
             return
         self.bridge.store_heard(time.monotonic(), storing=report.storing)
         for stream, at in zip(streams, report.positions, strict=True):

@@ -27,7 +27,7 @@ from mosaic_bus.commands import (
 from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Batch, StoredPosition, StoredPositions, StreamTails
-from mosaic_bus.service import Service
+from mosaic_bus.service import Service, explain
 from mosaic_services.telemetry.inbox import Arrival, Inbox
 from mosaic_services.telemetry.queries import Queries
 from mosaic_services.telemetry.writer import Report, Writer
@@ -46,7 +46,6 @@ INBOX_BYTES = 64 * 1024 * 1024
 ASK_TIMEOUT_S = 0.9
 _QUERIES_AT_ONCE = 4
 _REFUSED_AT_MOST = 100
-_REASON_LENGTH = 500
 """Of so many sources the first bad body is logged; all are counted."""
 _ENDINGS = (".telemetry.", ".log.", ".streams.")
 
@@ -126,7 +125,8 @@ class TelemetryService(Service):
         source = message.header.src
         if source not in self._refused and len(self._refused) < _REFUSED_AT_MOST:
             self._refused.add(source)
-            _log.warning("bad body", source=source, topic=message.topic, reason=str(error)[:_REASON_LENGTH])
+            reason = explain(error) if isinstance(error, ValidationError) else str(error)
+            _log.warning("bad body", source=source, topic=message.topic, reason=reason)
 
     def _take_batch(self, message: Message, *, repair: bool) -> None:
         batch = Batch.model_validate(message.payload)
