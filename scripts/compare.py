@@ -13,8 +13,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from mosaic_bus import Bus, BusError, Home
+from mosaic_bus import Bus, BusError
 from mosaic_bus.commands import Episodes, Show
+from mosaic_services.home import StackHome
 
 RESAMPLES = 10_000
 
@@ -31,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     try:
-        with Bus(Home.find(None).address()) as bus:
+        with Bus(StackHome.find(None).address()) as bus:
             found = [returns_by_seed(bus, run) for run in parser.parse_args().runs]
     except BusError as error:
         sys.exit(f"error: {error}")

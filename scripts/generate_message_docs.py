@@ -38,7 +38,8 @@ arguments of commands that a service does not know are refused, since they are p
 
 COMMANDS_HEAD = """## Commands
 
-Publish to `cmd.<service>.`; see [part 3 of the protocol](protocol.md#part-3-commands). Besides the codes given below,
+Publish to
+`command.<service>.`; see [part 3 of the protocol](protocol.md#part-3-commands). Besides the codes given below,
 any command can be refused with:
 
 | code | meaning |
@@ -57,15 +58,15 @@ SERVICES = {
     telemetry: ("telemetry", "`telemetry`"),
 }
 TOPICS = {
-    "ServiceState": "service.<service>.state.",
-    "HostState": "host.<host>.state.",
-    "StreamTails": "host.<host>.streams.",
-    "BuildProgress": "host.<host>.build.",
-    "RunState": "run.<run>.state.",
-    "Batch": "run.<run>.telemetry.`, `run.<run>.log.` and `repair.<run>.",
-    "RunSummary": "run.<run>.summary.",
-    "FrameHandle": "run.<run>.frame.` and, with the picture as buffer, `run.<run>.picture.<max_dim>.<quality>.",
-    "StoredPositions": "telemetry.stored.",
+    "ServiceState": "state.service.<service>.",
+    "HostState": "state.host.<host>.",
+    "StreamTails": "streams.<host>.",
+    "BuildProgress": "build.<host>.",
+    "RunState": "state.run.<run>.",
+    "Batch": "journal.<run>.`, `log.<run>.` and `repair.<run>.",
+    "RunSummary": "summary.<run>.",
+    "FrameHandle": "frame.<run>.` and, with the picture as buffer, `picture.<run>.<max_dim>.<quality>.",
+    "StoredPositions": "stored.",
 }
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from stack import STRESS, Stack
 
-from mosaic_bus import Home
 from mosaic_services.environments import build, read_recipe, recipe_for
+from mosaic_services.home import StackHome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The environments of the baseline and the stress worker, built once and cached outside the checkout."""
-    home = Home.find(tmp_path_factory.mktemp("build-home"))
+    home = StackHome.find(tmp_path_factory.mktemp("build-home"))
     build(recipe_for("baseline", home), "default", lambda _step, _percent: None)
     build(read_recipe(STRESS), "default", lambda _step, _percent: None)
 

@@ -18,8 +18,9 @@ import zmq
 from small_disk import mounted
 from stack import HOST, Stack, wait_until
 
-from mosaic_bus import Home, topics
+from mosaic_bus import topics
 from mosaic_bus.commands import Show, Stats, Streams
+from mosaic_services.home import StackHome
 
 EVENTS = 100_000
 
@@ -118,7 +119,7 @@ def test_everything_but_the_runs_killed_at_once(stack):
 def watch_live(stack: Stack, run: str) -> tuple[list[int], float]:
     """Play a live reader: the numbers of all journal lines until the run completes, and when that was."""
     numbers: set[int] = set()
-    for message in stack.bus.listen(topics.run_telemetry(run), timeout=30):
+    for message in stack.bus.listen(topics.journal(run), timeout=30):
         batch = message.payload
         numbers.update(range(batch["first"], batch["first"] + batch["count"]))
         if b'"run_completed"' in message.buffers[0]:
@@ -287,7 +288,7 @@ def test_last_line_that_cannot_be_parsed_stops_neither_the_supervisor_nor_the_ot
 
 @pytest.mark.slow
 def test_second_supervisor_of_the_same_name_is_refused(stack, tmp_path):
-    other = Home.find(tmp_path / "other")
+    other = StackHome.find(tmp_path / "other")
     other.create()
     address = f"ipc://{stack.home.sockets}"
     command = [

@@ -23,7 +23,7 @@ from PIL import Image
 from stack import ROOT, wait_until
 
 from mosaic_bus.frames import FrameReader
-from mosaic_services.cli import film
+from mosaic_services.cli.frames import film
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

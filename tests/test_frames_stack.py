@@ -122,7 +122,7 @@ def test_pictures_come_in_the_size_that_was_asked_for(shared_stack):
     run = submit(shared_stack, frame_shape=[300, 600, 3])
     wait_for_pictures(shared_stack, run)
     answer = shared_stack.bus.request(SUPERVISOR, WatchFrames(run=run, max_dim=64, quality=30))
-    assert answer.topic == topics.run_picture(run, 64, 30)
+    assert answer.topic == topics.picture(run, 64, 30)
     message = next(shared_stack.bus.listen(answer.topic, timeout=20))
     handle = FrameHandle.model_validate(message.payload)
     assert (handle.encoding, handle.shape) == ("jpeg", (300, 600, 3))

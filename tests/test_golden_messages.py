@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from mosaic_bus import messages
-from mosaic_bus.envelope import Message, decode, encode
+from mosaic_bus.wire.envelope import Message, decode, encode
 from mosaic_services.telemetry.lines import read_event
 from mosaic_worker.events import EVENTS, parse_event
 
@@ -49,7 +49,7 @@ def test_message_decodes_to_what_is_written_and_encodes_to_the_same_bytes(entry)
     parts = [bytes.fromhex(part) for part in entry["parts_hex"]]
     message = decode(parts)
     assert message.topic == entry["topic"]
-    assert {"v": 1, **entry["header"]} == msgpack.unpackb(parts[1])
+    assert {"v": 2, **entry["header"]} == msgpack.unpackb(parts[1])
     assert message.payload == entry["payload"]
     assert [each.hex() for each in message.buffers] == entry["buffers_hex"]
     assert encode(Message(message.topic, message.header, message.payload, message.buffers)) == parts
@@ -138,7 +138,7 @@ class DocumentClient:
         number = int(time.time() * 1000) << 80 | random.getrandbits(80)
         return "".join("0123456789ABCDEFGHJKMNPQRSTVWXYZ"[number >> shift & 31] for shift in range(125, -1, -5))
 
-    def send(self, topic, payload, *buffers, version=1):
+    def send(self, topic, payload, *buffers, version=2):
         seq = self.seqs[topic] = self.seqs.get(topic, -1) + 1
         message_id = self.ulid()
         header = {"v": version, "id": message_id, "src": f"client.{self.id}", "epoch": 1, "seq": seq}
@@ -153,7 +153,7 @@ class DocumentClient:
                 return msgpack.unpackb(header), msgpack.unpackb(payload), buffers
 
     def ask(self, service, command, args):
-        message_id = self.send(f"cmd.{service}.", {"command": command, "reply_to": self.id, "args": args})
+        message_id = self.send(f"command.{service}.", {"command": command, "reply_to": self.id, "args": args})
         while True:
             header, payload, _ = self.receive(f"reply.{self.id}.")
             if header["cor"] == message_id:
@@ -176,17 +176,17 @@ def broker(tmp_path):
 
 def test_document_is_enough_to_write_a_client(broker):
     with contextlib.closing(DocumentClient(broker)) as client:
-        for topic in ("service.broker.state.", "mine.", f"reply.{client.id}.", f"~welcome.{client.id}."):
+        for topic in ("state.service.broker.", "mine.", f"reply.{client.id}.", f"~welcome.{client.id}."):
             client.sub.subscribe(topic.encode())
         header, payload, _ = client.receive(f"~welcome.{client.id}.")
-        assert header["v"] == 1
-        assert payload == {"protocol": 1, "broker_epoch": 1}
+        assert header["v"] == 2
+        assert payload == {"protocol": 2, "broker_epoch": 1}
 
         client.send("mine.", {"a": 1}, b"\x00raw")
         header, payload, buffers = client.receive("mine.")
         assert (header["src"], header["seq"], payload, buffers) == (f"client.{client.id}", 0, {"a": 1}, [b"\x00raw"])
 
-        _, state, _ = client.receive("service.broker.state.")
+        _, state, _ = client.receive("state.service.broker.")
         assert state["status"] == "ok"
         # The broker answers commands a moment after it forwards: "no answer within a second: send it again".
         assert client.ask("broker", "ping", {}) == {"ok": True, "result": {"note": "pong"}}
@@ -199,7 +199,7 @@ def test_document_is_enough_to_write_a_client(broker):
         assert refused["error"]["code"] == "invalid_arguments"
         assert "loud" in refused["error"]["message"]
 
-        client.send("mine.", {}, version=2)
+        client.send("mine.", {}, version=1)
         topic, _, payload = client.out.recv_multipart()
         assert topic == b"error."
         assert msgpack.unpackb(payload)["code"] == "wrong_version"

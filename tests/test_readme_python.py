@@ -38,6 +38,6 @@ def test_protocol(stack):
     run = stack.submit(config={"events": 2000, "rate": 400})
     stack.wait_state(run, "running")
     output = run_python_of("docs/protocol.md", stack)
-    assert f"run.{run}.state. " in output
-    assert f"run.{run}.summary. " in output
+    assert f"state.run.{run}. " in output
+    assert f"summary.{run}. " in output
     assert "'state': 'succeeded'" in output

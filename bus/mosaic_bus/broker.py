@@ -14,14 +14,14 @@ from typing import IO, TYPE_CHECKING
 import msgpack
 import zmq
 
-from mosaic_bus import envelope
 from mosaic_bus.errors import BadMessageError, CannotBindError
 from mosaic_bus.home import hold_lock
 from mosaic_bus.logs import Logger
-from mosaic_bus.wire import send_now
+from mosaic_bus.wire import envelope
+from mosaic_bus.wire.sending import send_now
 
 if TYPE_CHECKING:
-    from mosaic_bus.home import Address
+    from mosaic_bus.wire.address import Address
 
 __all__ = ["Broker"]
 

@@ -1,32 +1,41 @@
-"""Names of topics. All are dotted and end in a dot, since ZeroMQ matches prefixes of bytes."""
+"""Names of topics. The kind comes first, since ZeroMQ matches prefixes: `summary.` gets every summary and nothing else.
+
+All topics are dotted and end in a dot, so that no name is the prefix of another.
+"""
 
 from __future__ import annotations
 
 import re
 
 __all__ = [
+    "HOST_STATES",
+    "RUN_STATES",
+    "SERVICE_STATES",
     "STORED",
+    "SUMMARIES",
     "build",
     "command",
-    "host",
+    "frame",
     "host_state",
-    "host_streams",
     "is_host_name",
+    "journal",
+    "log",
+    "picture",
     "repair",
     "reply",
-    "run",
-    "run_frame",
-    "run_log",
-    "run_picture",
     "run_state",
-    "run_summary",
-    "run_telemetry",
     "service_state",
+    "streams",
+    "summary",
     "supervisor",
     "welcome",
 ]
 
-STORED = "telemetry.stored."
+STORED = "stored."
+SERVICE_STATES = "state.service."
+HOST_STATES = "state.host."
+RUN_STATES = "state.run."
+SUMMARIES = "summary."
 
 _HOST = re.compile(r"[a-z0-9-]{1,63}")
 
@@ -43,72 +52,62 @@ def supervisor(host: str) -> str:
 
 def service_state(service: str) -> str:
     """Heartbeat of a service."""
-    return f"service.{service}.state."
+    return f"{SERVICE_STATES}{service}."
 
 
-def host(name: str) -> str:
-    """Everything about a host."""
-    return f"host.{name}."
-
-
-def host_state(name: str) -> str:
+def host_state(host: str) -> str:
     """Resources, environments and attempts of a host."""
-    return f"host.{name}.state."
+    return f"{HOST_STATES}{host}."
 
 
-def host_streams(name: str) -> str:
-    """How far the open journals and logs of a host go."""
-    return f"host.{name}.streams."
-
-
-def build(name: str) -> str:
-    """Progress of environments being built on a host."""
-    return f"host.{name}.build."
-
-
-def run(run_id: str) -> str:
-    """Everything about a run."""
-    return f"run.{run_id}."
-
-
-def run_state(run_id: str) -> str:
+def run_state(run: str) -> str:
     """State of a run, from the scheduler."""
-    return f"run.{run_id}.state."
+    return f"{RUN_STATES}{run}."
 
 
-def run_telemetry(run_id: str) -> str:
-    """Raw journal lines of a run, in batches."""
-    return f"run.{run_id}.telemetry."
-
-
-def run_log(run_id: str) -> str:
-    """Raw log lines of a run, in batches."""
-    return f"run.{run_id}.log."
-
-
-def run_summary(run_id: str) -> str:
+def summary(run: str) -> str:
     """Live aggregates of a run."""
-    return f"run.{run_id}.summary."
+    return f"{SUMMARIES}{run}."
 
 
-def run_frame(run_id: str) -> str:
-    """Handles of a run's newest pictures."""
-    return f"run.{run_id}.frame."
+def journal(run: str) -> str:
+    """Raw journal lines of a run, in batches."""
+    return f"journal.{run}."
 
 
-def run_picture(run_id: str, max_dim: int, quality: int) -> str:
-    """A run's pictures themselves, of that size and quality, for readers on other machines."""
-    return f"run.{run_id}.picture.{max_dim}.{quality}."
+def log(run: str) -> str:
+    """Raw log lines of a run, in batches."""
+    return f"log.{run}."
 
 
-def repair(run_id: str) -> str:
+def frame(run: str) -> str:
+    """Handles of a run's newest frames."""
+    return f"frame.{run}."
+
+
+def picture(run: str, max_dim: int, quality: int) -> str:
+    """A run's frames as JPEG pictures of that size and quality, for readers on other machines."""
+    return f"picture.{run}.{max_dim}.{quality}."
+
+
+def build(host: str) -> str:
+    """Progress of environments being built on a host."""
+    return f"build.{host}."
+
+
+def streams(host: str) -> str:
+    """How far the open journals and logs of a host go."""
+    return f"streams.{host}."
+
+
+def repair(run: str) -> str:
     """Batches of a run that the aggregator asked to have again."""
-    return f"repair.{run_id}."
+    return f"repair.{run}."
 
 
 def command(service: str) -> str:
     """Commands for a service."""
-    return f"cmd.{service}."
+    return f"command.{service}."
 
 
 def reply(client: str) -> str:
@@ -117,7 +116,7 @@ def reply(client: str) -> str:
 
 
 def welcome(client: str) -> str:
-    """The broker's word that a client's subscriptions are in force.
+    """Confirmation by the broker that a client's subscriptions are in force.
 
     The tilde sorts last, so that after a reconnection, when subscriptions are sent anew in
     order of their bytes, this one still comes after all others.

@@ -35,7 +35,7 @@ class BrokerProcess:
 
     @property
     def log_file(self):
-        return self.home.logs / "broker.log"
+        return self.home.path / "broker.log"
 
     def start(self):
         environ = {key: value for key, value in os.environ.items() if not key.startswith("MOSAIC_")}

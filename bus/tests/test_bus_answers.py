@@ -1,7 +1,7 @@
 """What a service remembers of its answers."""
 
-from mosaic_bus import answers
-from mosaic_bus.answers import AnswerBook
+from mosaic_bus.service import answers
+from mosaic_bus.service.answers import AnswerBook
 
 
 def test_command_is_begun_once_and_its_answer_kept():

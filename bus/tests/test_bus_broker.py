@@ -181,7 +181,7 @@ def test_broker_on_tcp(start_broker, host):
 
 
 def header(**changes):
-    fields = {"v": 1, "id": "X", "src": "raw", "epoch": 1, "seq": 0, "wall": 0.0, "mono": 0.0}
+    fields = {"v": 2, "id": "X", "src": "raw", "epoch": 1, "seq": 0, "wall": 0.0, "mono": 0.0}
     return msgpack.packb({**fields, **changes})
 
 
@@ -195,7 +195,7 @@ def header(**changes):
         ([b"a.", header(seq="x"), b"\x80"], "bad_message"),
         ([b"a.", header(id=["x" * 10_000]), b"\x80"], "bad_message"),
         ([b"a.", header(new="x" * 10_000_000), b"\x80"], "bad_message"),
-        ([b"a.", header(v=2), b"\x80"], "wrong_version"),
+        ([b"a.", header(v=1), b"\x80"], "wrong_version"),
         ([b"a.", header(v=["x" * 10_000]), b"\x80"], "wrong_version"),
         ([b"a.", header(), b"\x80", bytes(40_000_000), bytes(40_000_000)], "too_large"),
         ([b"a.", header(seq=2**60), b"\x80"], "bad_message"),

@@ -28,7 +28,7 @@ def test_home_is_found_in_order(tmp_path, monkeypatch):
 def test_folders_are_for_their_owner_only_and_modes_are_repaired(tmp_path):
     home = Home.find(tmp_path / "home")
     home.create()
-    assert {mode(each) for each in (home.path, home.runs, home.logs, home.sockets)} == {0o700}
+    assert {mode(each) for each in (home.path, home.sockets)} == {0o700}
     home.sockets.chmod(0o777)
     home.create()
     assert mode(home.sockets) == 0o700

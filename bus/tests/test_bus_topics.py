@@ -3,13 +3,13 @@
 import pytest
 
 from mosaic_bus import topics
-from mosaic_bus.envelope import decode_topic
+from mosaic_bus.wire.envelope import decode_topic
 
 RUN = "01K0000000000000000000000A"
 ALL = [
     topics.STORED,
-    *(make("node-1") for make in (topics.host, topics.host_state, topics.host_streams, topics.build)),
-    *(make(RUN) for make in (topics.run, topics.run_state, topics.run_telemetry, topics.run_log, topics.run_summary)),
+    *(make("node-1") for make in (topics.host_state, topics.streams, topics.build)),
+    *(make(RUN) for make in (topics.run_state, topics.journal, topics.log, topics.summary, topics.frame)),
     *(make(RUN) for make in (topics.repair, topics.reply, topics.welcome)),
     topics.command(topics.supervisor("node-1")),
     topics.service_state(topics.supervisor("node-1")),
@@ -22,7 +22,7 @@ def test_every_topic_can_travel(topic):
 
 
 def test_hosts_whose_names_begin_alike_are_told_apart():
-    assert not topics.host_state("node-12").startswith(topics.host("node-1"))
+    assert not topics.host_state("node-12").startswith(topics.host_state("node-1"))
     assert not topics.command("scheduler2").startswith(topics.command("scheduler"))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import zmq
 
-from mosaic_bus.home import Home
+from mosaic_services.home import StackHome
 
 _SLICE_S = 0.01
 
@@ -37,7 +37,7 @@ def write(folder: Path, seconds: float, rate: int) -> None:
         scratch.rename(scratch.with_name("exit.json"))
 
 
-def subscribe(home: Home, count: int, *, slow: bool) -> None:
+def subscribe(home: StackHome, count: int, *, slow: bool) -> None:
     """Be `count` subscribers that read everything, and if asked one that never reads; count lines until SIGTERM."""
     context = zmq.Context()
     address = home.address().egress
@@ -45,13 +45,13 @@ def subscribe(home: Home, count: int, *, slow: bool) -> None:
     lines: dict[zmq.Socket[bytes], int] = {}
     for _ in range(count):
         socket = context.socket(zmq.SUB)
-        socket.setsockopt(zmq.SUBSCRIBE, b"run.")
+        socket.setsockopt(zmq.SUBSCRIBE, b"journal.")
         socket.connect(address)
         poller.register(socket, zmq.POLLIN)
         lines[socket] = 0
     if slow:
         sleeper = context.socket(zmq.SUB)
-        sleeper.setsockopt(zmq.SUBSCRIBE, b"run.")
+        sleeper.setsockopt(zmq.SUBSCRIBE, b"journal.")
         sleeper.setsockopt(zmq.RCVHWM, 10)
         sleeper.connect(address)
     done = False
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--slow", action="store_true")
     arguments = parser.parse_args()
-    home = Home.find(arguments.home)
+    home = StackHome.find(arguments.home)
     if arguments.role == "write":
         sys.stdin.readline()  # the word to begin
         write(home.runs, arguments.seconds, arguments.rate)

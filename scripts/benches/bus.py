@@ -10,10 +10,11 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from mosaic_bus import BusClient, Home, Subscription
+from mosaic_bus import BusClient, Subscription
+from mosaic_services.home import StackHome
 
 if TYPE_CHECKING:
-    from mosaic_bus.home import Address
+    from mosaic_bus.wire.address import Address
 
 # What is on its way at most: less than the broker keeps for one subscriber, so nothing is dropped.
 WINDOW = 200
@@ -61,7 +62,7 @@ async def write(address: Address, count: int, size: int) -> float:
         return time.perf_counter() - start
 
 
-def measure(home: Home, count: int, size: int) -> None:
+def measure(home: StackHome, count: int, size: int) -> None:
     """Start a reader, write to it, print the rates."""
     command = [sys.executable, __file__, "--read", str(count), "--home", str(home.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
@@ -82,10 +83,10 @@ def main() -> None:
     parser.add_argument("--read", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.read:
-        asyncio.run(read(Home.find(arguments.home).address(), arguments.read))
+        asyncio.run(read(StackHome.find(arguments.home).address(), arguments.read))
         return
     with tempfile.TemporaryDirectory() as folder:
-        home = Home.find(arguments.home or folder)
+        home = StackHome.find(arguments.home or folder)
         home.create()
         command = [sys.executable, "-m", "mosaic_services.broker", "--home", str(home.path)]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as broker:

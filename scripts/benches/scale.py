@@ -36,10 +36,10 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from stack import HOST, SERVICES, STRESS, Stack, wait_until  # noqa: E402 - the path is set just above
 
-from mosaic_bus import Home  # noqa: E402 - as above
 from mosaic_bus.commands import Stats  # noqa: E402 - as above
 from mosaic_bus.messages import AttemptPhase, Resources, RunSpec, RunStateName  # noqa: E402 - as above
 from mosaic_services.environments import build, read_recipe  # noqa: E402 - as above
+from mosaic_services.home import StackHome  # noqa: E402 - as above
 from mosaic_services.scheduler.model import Attempt, Run  # noqa: E402 - as above
 from mosaic_services.scheduler.store import Store, Unsaved  # noqa: E402 - as above
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement  # noqa: E402 - as above
@@ -57,13 +57,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def start_load(role: str, home: Home, *arguments: str) -> subprocess.Popen[str]:
+def start_load(role: str, home: StackHome, *arguments: str) -> subprocess.Popen[str]:
     """Start a process that makes load."""
     command = [sys.executable, LOAD, role, str(home.path), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def prepare(home: Home, streams: int, writer: int) -> list[str]:
+def prepare(home: StackHome, streams: int, writer: int) -> list[str]:
     """Make attempts that look as if they ran, with the writer as the run host of all; return their runs."""
     spec = RunSpec(worker="stress", resources=Resources(cpus=0.01, memory_mb=1))
     unsaved = Unsaved()
@@ -98,7 +98,7 @@ def stored(stack: Stack) -> int:
 
 
 @contextmanager
-def subscribers(home: Home, count: int, *, slow: bool) -> Iterator[dict[str, list[int]]]:
+def subscribers(home: StackHome, count: int, *, slow: bool) -> Iterator[dict[str, list[int]]]:
     """Subscribe so many times while the body runs; afterwards `lines` says how many each has got."""
     got: dict[str, list[int]] = {"lines": []}
     if not count:
@@ -117,7 +117,7 @@ def subscribers(home: Home, count: int, *, slow: bool) -> Iterator[dict[str, lis
 def measure(streams: int, count: int, rate: int, seconds: float, *, slow: bool = False) -> dict[str, Any]:
     """One case: so many streams and subscribers."""
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as scratch:
-        home = Home.find(Path(scratch) / "home")
+        home = StackHome.find(Path(scratch) / "home")
         home.create()
         writer = start_load("write", home, "--seconds", str(seconds), "--rate", str(rate))
         assert writer.stdin is not None  # noqa: S101 - for the type checker

@@ -17,7 +17,7 @@ from mosaic_bus.logs import Logger
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from mosaic_bus.home import Home
+    from mosaic_services.home import StackHome
 
 __all__ = ["MARK", "build_mark", "carriers", "is_alive", "run_hosts", "sweep"]
 
@@ -42,7 +42,7 @@ def _boot() -> str:
 _BOOT = _boot()
 
 
-def build_mark(home: Home) -> str:
+def build_mark(home: StackHome) -> str:
     """The value of `MARK` for the environments that the supervisor of a home has built."""
     return str(home.path / "builds")
 

@@ -9,7 +9,7 @@ import pytest
 
 from mosaic_bus.logs import Logger
 from mosaic_services.cli.main import main
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable

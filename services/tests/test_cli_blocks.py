@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mosaic_bus.frames import Frame
-from mosaic_services.cli.blocks import draw
+from mosaic_services.cli.frames.terminal import draw
 
 CELL = re.compile(r"\x1b\[38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)m|▀|\x1b\[0m")
 

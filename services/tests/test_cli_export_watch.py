@@ -22,11 +22,13 @@ from ulid import ULID
 from mosaic_bus.commands import Events, Rows, Show
 from mosaic_bus.errors import NoAnswerError
 from mosaic_bus.messages import RunState
-from mosaic_services.cli import export, logs, outage
-from mosaic_services.cli.feed import View
-from mosaic_services.cli.panel import table
-from mosaic_services.cli.tables import EPISODES, table_of
-from mosaic_services.cli.watch import _Screen
+from mosaic_services.cli import logs
+from mosaic_services.cli.export import command as export
+from mosaic_services.cli.export.columns import EPISODES, table_of
+from mosaic_services.cli.wait import patience
+from mosaic_services.cli.watch.command import _Screen
+from mosaic_services.cli.watch.feed import View
+from mosaic_services.cli.watch.panel import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,8 +155,8 @@ def test_a_value_that_does_not_fit_its_column_is_null_there(column, value, kept)
 
 IMPATIENT = """
 import sys
-from mosaic_services.cli import outage
-outage._LONGEST_S = 1.0
+from mosaic_services.cli.wait import patience
+patience._LONGEST_S = 1.0
 from mosaic_services.cli.main import main
 sys.exit(main())
 """
@@ -256,7 +258,7 @@ def test_a_hole_while_telemetry_is_restarted_does_not_end_following(capsys):
 
 
 def test_following_gives_up_when_nobody_answers_for_long(monkeypatch):
-    monkeypatch.setattr(outage, "_LONGEST_S", -1.0)
+    monkeypatch.setattr(patience, "_LONGEST_S", -1.0)
     bus = FakeBus(rows(0), None, rows(1))
     with pytest.raises(NoAnswerError):
         asyncio.run(logs._Reader(bus, bus.state, "journal", None).follow(None))

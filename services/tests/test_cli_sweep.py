@@ -11,10 +11,11 @@ import pytest
 from mosaic_cli import Cli
 from stack import wait_until
 
-from mosaic_bus import Bus, CommandRefusedError, Home
+from mosaic_bus import Bus, CommandRefusedError
 from mosaic_bus.commands import Groups
 from mosaic_bus.messages import RunSpec
-from mosaic_services.cli import chunks
+from mosaic_services.cli.sweep import submission
+from mosaic_services.home import StackHome
 
 if TYPE_CHECKING:
     import subprocess
@@ -102,21 +103,21 @@ def test_one_wrong_run_refuses_the_whole_sweep_and_is_named(cli, tmp_path):
 
 
 def test_a_later_part_that_is_refused_cancels_the_earlier_ones(cli, paused, monkeypatch):
-    monkeypatch.setattr(chunks, "chunks", lambda specs: [specs[:2], specs[2:]])
+    monkeypatch.setattr(submission, "chunks", lambda specs: [specs[:2], specs[2:]])
     configs = [{"episodes": 1}, {"episodes": 2}, {"episodes": "many"}]
     specs = [RunSpec(worker="baseline", config=each, group="in-parts") for each in configs]
-    with Bus(Home.find(cli.home).address()) as bus:
+    with Bus(StackHome.find(cli.home).address()) as bus:
         with pytest.raises(CommandRefusedError, match=r"(?s)config.episodes.*the 2 runs .* are cancelled"):
-            chunks.submit_all(bus, "in-parts", specs)
+            submission.submit_all(bus, "in-parts", specs)
         (group,) = bus.request("scheduler", Groups(group="in-parts")).groups
     assert group.counts == {"cancelled": 2}
 
 
 def test_chunks_hold_no_more_than_a_message_can():
     specs = [RunSpec(worker="baseline", config={"text": "x" * 100})] * 7
-    assert [len(each) for each in chunks.chunks(specs, most_runs=3)] == [3, 3, 1]
-    assert [len(each) for each in chunks.chunks(specs, most_bytes=1)] == [1] * 7
-    assert [len(each) for each in chunks.chunks(specs)] == [7]
+    assert [len(each) for each in submission.submission(specs, most_runs=3)] == [3, 3, 1]
+    assert [len(each) for each in submission.submission(specs, most_bytes=1)] == [1] * 7
+    assert [len(each) for each in submission.submission(specs)] == [7]
 
 
 def test_rerun_repeats_only_what_failed_and_the_group_counts_it_once(cli, tmp_path):

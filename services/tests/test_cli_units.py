@@ -14,21 +14,21 @@ import threading
 import pytest
 from ulid import ULID
 
-from mosaic_bus import Home
 from mosaic_bus.commands import RunDetail, Summaries, SummariesResult
 from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
 from mosaic_services.cli import remains
-from mosaic_services.cli.description import type_of
-from mosaic_services.cli.feed import View
-from mosaic_services.cli.figures import eta_s, loss
-from mosaic_services.cli.keys import split
+from mosaic_services.cli.display.figures import eta_s, loss
+from mosaic_services.cli.display.keys import split
+from mosaic_services.cli.display.output import ago, duration, number, plain, size
+from mosaic_services.cli.display.plot import bar, braille, sparkline, thin
+from mosaic_services.cli.export.columns import scalar_rows
 from mosaic_services.cli.locks import holder, holders
-from mosaic_services.cli.output import ago, duration, number, plain, size
-from mosaic_services.cli.plot import bar, braille, sparkline, thin
 from mosaic_services.cli.restarts import Backoff
-from mosaic_services.cli.tables import scalar_rows
-from mosaic_services.cli.wait import Watched, _poll
-from mosaic_services.cli.watch import Endings
+from mosaic_services.cli.wait.runs import Watched, _poll
+from mosaic_services.cli.watch.command import Endings
+from mosaic_services.cli.watch.feed import View
+from mosaic_services.cli.workers.description_page import type_of
+from mosaic_services.home import StackHome
 from mosaic_services.progress import fraction
 from mosaic_services.specs import SpecError, make_spec, parse_word, read_file, split_words
 
@@ -55,7 +55,7 @@ def test_backoff_doubles_up_to_its_limit_and_is_reset_by_a_long_life():
 
 
 def test_lock_of_a_dead_process_is_held_by_nobody(tmp_path):
-    home = Home.find(tmp_path)
+    home = StackHome.find(tmp_path)
     assert holders(home) == {}
     with home.lock("up"):
         assert holder(tmp_path / "up.lock") == os.getpid()
@@ -71,14 +71,14 @@ def test_a_look_at_a_lock_does_not_refuse_a_service_that_starts(tmp_path):
         fcntl.flock(looking, fcntl.LOCK_SH)
         timer = threading.Timer(0.2, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
         timer.start()
-        with Home.find(tmp_path).lock("scheduler"):
-            assert holders(Home.find(tmp_path)) == {"scheduler": os.getpid()}
+        with StackHome.find(tmp_path).lock("scheduler"):
+            assert holders(StackHome.find(tmp_path)) == {"scheduler": os.getpid()}
         timer.join()
 
 
 def test_what_is_left_of_runs_is_found_told_and_killed(tmp_path):
     """One run host that has not written `host.json` yet, and one process that only carries the mark."""
-    home = Home.find(tmp_path / "home")
+    home = StackHome.find(tmp_path / "home")
     folder = home.runs / "some-run" / "1"
     folder.mkdir(parents=True)
     (home.path / "active").mkdir()
@@ -291,8 +291,8 @@ def test_plot_of_a_rising_line_rises():
 def test_watch_fits_the_terminal(width):
     from rich.console import Console
 
-    from mosaic_services.cli.closeup import closeup
-    from mosaic_services.cli.panel import table
+    from mosaic_services.cli.watch.closeup import closeup
+    from mosaic_services.cli.watch.panel import table
 
     runs = [state(name, detail="x" * 300) for name in ("running", "queued", "preparing", "failed", "stopping")]
     figures = {"task": "t" * 99, "returns": [1, 2, 3], "return_mean": -12345.6, "return_std": 1e6, "steps_per_s": 1e6}
@@ -312,7 +312,7 @@ def test_watch_fits_the_terminal(width):
 
 
 def test_watch_in_80_columns_shows_names_and_whole_times():
-    from mosaic_services.cli.panel import Columns, run_line
+    from mosaic_services.cli.watch.panel import Columns, run_line
 
     run = state().model_copy(update={"name": "ppo-cartpole"})
     far = summary(task="CartPole-v1", run=run.run, step=1, total_steps=10**6, steps_per_s=2.0, return_mean=21.5)
@@ -327,7 +327,7 @@ def test_watch_in_80_columns_shows_names_and_whole_times():
 
 
 def test_cpu_and_memory_are_shown_from_100_columns():
-    from mosaic_services.cli.panel import Columns
+    from mosaic_services.cli.watch.panel import Columns
 
     assert Columns(100, with_loss=False).usage
     assert not Columns(80, with_loss=False).usage

@@ -20,9 +20,9 @@ import psutil
 import pytest
 from stack import STRESS, wait_until
 
-from mosaic_bus import Home
 from mosaic_services.cli import remains
 from mosaic_services.environments import build, read_recipe
+from mosaic_services.home import StackHome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -430,7 +430,7 @@ def test_down_with_a_queue_leaves_nothing(place, stress):
 
 def test_longest_grace_of_all_runs_is_waited_for(tmp_path):
     """Also of one among many, and of one that has no run host yet."""
-    home = Home.find(tmp_path)
+    home = StackHome.find(tmp_path)
     (tmp_path / "active").mkdir()
     for number in range(60):
         folder = home.runs / f"run{number}" / "1"

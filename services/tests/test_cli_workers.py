@@ -152,7 +152,7 @@ def test_algorithms_are_described_on_the_bus_and_are_not_part_of_a_hosts_state(
             stack.wait_for(service)
         found = stack.bus.request(f"supervisor.{HOST}", Describe(worker="stress"))
         assert [(card["name"], card["runs"], card["source"]) for card in found.algorithms] == [("dqn", True, "lib 1")]
-        states = stack.bus.listen(f"host.{HOST}.state.", timeout=30)
+        states = stack.bus.listen(f"state.host.{HOST}.", timeout=30)
         text = json.dumps(next(iter(states)).payload)
         states.close()
         assert '"stress"' in text

@@ -18,12 +18,12 @@ import pytest
 from stack import HOST, STRESS, Stack, wait_until
 from ulid import ULID
 
-from mosaic_bus import Home
 from mosaic_bus.commands import Place
 from mosaic_bus.messages import BuildProgress, HostState, RunSpec
 from mosaic_services.environments import BuildError, DescriptionError, build, read_recipe, status
 from mosaic_services.environments.environment import cache_folder
 from mosaic_services.environments.wheels import build_wheel
+from mosaic_services.home import StackHome
 
 pytestmark = pytest.mark.slow
 SHARED_CACHE = cache_folder()  # that all other tests use
@@ -59,7 +59,7 @@ def said(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 def test_build_from_nothing_then_again_then_changed_then_cut_short(tmp_path: Path, cache: Path, worker: Path):
     home = tmp_path / "home"
-    Home.find(home).create()
+    StackHome.find(home).create()
 
     # Cut short by SIGKILL while packages are fetched. Its pip writes on; nobody else begins before that has ended.
     cut = start_build(worker, home)
@@ -143,18 +143,16 @@ def test_lock_that_cannot_be_installed_is_broken_at_the_supervisor_and_fails_the
         for service in ("broker", "supervisor"):
             stack.start(service)
             stack.wait_for(service)
-        heard = stack.bus.listen(f"host.{HOST}.", timeout=60)
+        heard = stack.bus.listen(f"state.host.{HOST}.", f"build.{HOST}.", timeout=60)
         run = str(ULID())
         place = Place(run=run, attempt=1, run_name="x", spec=RunSpec(worker="stress"))
         stack.bus.request(f"supervisor.{HOST}", place, timeout=20)
         details, percents, error = [], [], ""
         for message in heard:
-            if message.topic.endswith(".build."):
+            if message.topic.startswith("build."):
                 progress = BuildProgress.model_validate(message.payload)
                 percents.append(progress.percent)
                 error = progress.error or error
-                continue
-            if not message.topic.endswith(".state."):
                 continue
             state = HostState.model_validate(message.payload)
             (attempt,) = [each for each in state.attempts if each.run == run] or [None]

@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.home import Home
 from mosaic_services.environments import (
     BuildError,
     RecipeError,
@@ -28,6 +27,7 @@ from mosaic_services.environments import (
 )
 from mosaic_services.environments.environment import _parts, find_python, source_files
 from mosaic_services.environments.wheels import needs_only_setuptools
+from mosaic_services.home import StackHome
 from mosaic_services.supervisor import builder as builder_module
 from mosaic_services.supervisor.builder import Builder
 
@@ -52,9 +52,9 @@ def make_worker(
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch) -> Home:
+def home(tmp_path, monkeypatch) -> StackHome:
     monkeypatch.delenv("MOSAIC_WORKERS", raising=False)
-    home = Home.find(tmp_path / "home")
+    home = StackHome.find(tmp_path / "home")
     home.create()
     return home
 
@@ -104,7 +104,7 @@ def test_modules_to_import_beforehand_are_read(tmp_path: Path, given: str, modul
         ({"profiles": "['GPU box']\n"}, "GPU box"),
     ],
 )
-def test_each_mistake_is_named(tmp_path: Path, home: Home, monkeypatch, made: dict[str, str | None], named: str):
+def test_each_mistake_is_named(tmp_path: Path, home: StackHome, monkeypatch, made: dict[str, str | None], named: str):
     folder = make_worker(tmp_path / "mine_worker", **made)
     with pytest.raises(RecipeError) as caught:
         read_recipe(folder)
@@ -128,14 +128,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path):
         read_recipe(folder)
 
 
-def test_unknown_names_are_answered_with_near_ones(home: Home):
+def test_unknown_names_are_answered_with_near_ones(home: StackHome):
     with pytest.raises(UnknownWorkerError, match=r"'baselin' is unknown.*baseline"):
         recipe_for("baselin", home)
     with pytest.raises(UnknownProfileError, match=r"baseline has no profile 'defalt'.*default"):
         recipe_for("baseline", home).profile("defalt")
 
 
-def test_registered_worker_is_found_by_name(tmp_path: Path, home: Home):
+def test_registered_worker_is_found_by_name(tmp_path: Path, home: StackHome):
     folder = make_worker(tmp_path / "mine")
     register(read_recipe(folder), home)
     register(read_recipe(folder), home)
@@ -148,7 +148,7 @@ def test_registered_worker_is_found_by_name(tmp_path: Path, home: Home):
         recipe_for("mine", home)
 
 
-def test_name_that_is_taken_is_not_registered_again(tmp_path: Path, home: Home):
+def test_name_that_is_taken_is_not_registered_again(tmp_path: Path, home: StackHome):
     register(read_recipe(make_worker(tmp_path / "one")), home)
     other = read_recipe(make_worker(tmp_path / "two"))
     for refuse in (require_own_name, register):
@@ -158,7 +158,7 @@ def test_name_that_is_taken_is_not_registered_again(tmp_path: Path, home: Home):
         register(read_recipe(make_worker(tmp_path / "three", points='baseline = "mine_worker:meta"\n')), home)
 
 
-def test_folders_of_the_environment_variable_come_first(tmp_path: Path, home: Home, monkeypatch):
+def test_folders_of_the_environment_variable_come_first(tmp_path: Path, home: StackHome, monkeypatch):
     register(read_recipe(make_worker(tmp_path / "registered")), home)
     first = make_worker(tmp_path / "first")
     second = make_worker(tmp_path / "second")
@@ -166,7 +166,7 @@ def test_folders_of_the_environment_variable_come_first(tmp_path: Path, home: Ho
     assert recipe_for("mine", home).folder == first
 
 
-def test_empty_and_odd_notes_are_passed_over(home: Home):
+def test_empty_and_odd_notes_are_passed_over(home: StackHome):
     (home.path / "workers").mkdir()
     (home.path / "workers" / "empty").write_text("")
     (home.path / "workers" / "folder").mkdir()
@@ -175,7 +175,7 @@ def test_empty_and_odd_notes_are_passed_over(home: Home):
         recipe_for("empty", home)
 
 
-def test_path_is_read_as_a_folder(tmp_path: Path, home: Home, monkeypatch):
+def test_path_is_read_as_a_folder(tmp_path: Path, home: StackHome, monkeypatch):
     make_worker(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert recipe_for(".", home).worker == recipe_for("./", home).worker == "mine"
@@ -241,7 +241,7 @@ def test_python_that_is_not_there_is_named_and_asked_for_only_once(tmp_path: Pat
         find_python(">=3.99")
 
 
-def test_worker_without_a_python_is_shown_as_broken_with_the_reason(tmp_path: Path, home: Home, monkeypatch):
+def test_worker_without_a_python_is_shown_as_broken_with_the_reason(tmp_path: Path, home: StackHome, monkeypatch):
     folder = make_worker(tmp_path / "mine", profiles="[default]\npython = '>=3.99'\n")
     monkeypatch.setenv("MOSAIC_WORKERS", str(folder))
     builder = Builder(home, "h", lambda _: None)
@@ -251,7 +251,7 @@ def test_worker_without_a_python_is_shown_as_broken_with_the_reason(tmp_path: Pa
     assert "no Python >=3.99" in shown.detail
 
 
-def test_worker_that_cannot_be_looked_at_hides_no_other(tmp_path: Path, home: Home, monkeypatch):
+def test_worker_that_cannot_be_looked_at_hides_no_other(tmp_path: Path, home: StackHome, monkeypatch):
     def look(recipe, profile):
         if recipe.worker == "mine":
             raise RuntimeError("nobody thought of this")
@@ -270,7 +270,7 @@ def test_worker_that_cannot_be_looked_at_hides_no_other(tmp_path: Path, home: Ho
 
 
 @pytest.mark.parametrize("text", ["folder\0of nobody", "{deep}"])
-def test_folder_that_no_recipe_can_be_read_from_hides_no_other(tmp_path: Path, home: Home, text: str):
+def test_folder_that_no_recipe_can_be_read_from_hides_no_other(tmp_path: Path, home: StackHome, text: str):
     known = find_recipes(home)
     deep = make_worker(tmp_path / "deep", profiles=f"x = {'[' * 10_000}")
     (home.path / "workers").mkdir()
@@ -327,7 +327,7 @@ def make_checkout(folder: Path) -> Path:
     return folder
 
 
-def test_checkout_is_known_to_the_worker_of_a_home_and_changes_its_fingerprint(tmp_path: Path, home: Home):
+def test_checkout_is_known_to_the_worker_of_a_home_and_changes_its_fingerprint(tmp_path: Path, home: StackHome):
     folder = make_worker(tmp_path / "mine", profiles=TAKES_A_CHECKOUT)
     register(read_recipe(folder), home)
     before = status(recipe_for("mine", home), "default")
@@ -356,7 +356,7 @@ def test_checkout_is_known_to_the_worker_of_a_home_and_changes_its_fingerprint(t
     assert status(recipe_for("mine", home), "default").site == before.site
 
 
-def test_checkout_that_went_away_is_named_and_does_not_hide_the_worker(tmp_path: Path, home: Home):
+def test_checkout_that_went_away_is_named_and_does_not_hide_the_worker(tmp_path: Path, home: StackHome):
     register(read_recipe(make_worker(tmp_path / "mine", profiles=TAKES_A_CHECKOUT)), home)
     remember_upstream("mine", home, tmp_path / "gone")
     with pytest.raises(UpstreamError, match=r"gone is not a folder  \(mosaic workers install mine --upstream PATH"):
@@ -372,7 +372,7 @@ def test_checkout_that_went_away_is_named_and_does_not_hide_the_worker(tmp_path:
     assert refused.value.code == "unusable_environment"
 
 
-def test_checkout_is_cloned_from_a_git_url_once_for_each_commit(tmp_path: Path, home: Home):
+def test_checkout_is_cloned_from_a_git_url_once_for_each_commit(tmp_path: Path, home: StackHome):
     origin = make_checkout(tmp_path / "origin")
 
     def git(*words: str) -> None:
@@ -394,7 +394,7 @@ def test_checkout_is_cloned_from_a_git_url_once_for_each_commit(tmp_path: Path, 
     assert sorted((home.path / "checkouts").iterdir()) == sorted([first, second])
 
 
-def test_checkout_that_cannot_be_cloned_says_why(tmp_path: Path, home: Home, monkeypatch):
+def test_checkout_that_cannot_be_cloned_says_why(tmp_path: Path, home: StackHome, monkeypatch):
     with pytest.raises(UpstreamError, match=r"cannot clone file:///.*; give the path of a folder"):
         fetch_upstream((tmp_path / "nowhere").as_uri(), "mine", home)
     with pytest.raises(UpstreamError, match=r"cannot clone http://127\.0\.0\.1:9/x: .*give the path of a folder"):

@@ -12,8 +12,8 @@ import pytest
 from mosaic_cli import Cli
 from stack import STRESS
 
-from mosaic_bus import Home
 from mosaic_services.environments import InUseError, build, read_recipe, remove, status
+from mosaic_services.home import StackHome
 
 QUIET = lambda _step, _percent: None  # noqa: E731 - shorter than a function with a docstring
 HANG = "print('up', flush=True); import time; time.sleep(1000)"
@@ -41,7 +41,7 @@ def edit(worker: Path, text: str) -> None:
 
 @pytest.mark.slow
 def test_all_versions_go_and_what_runs_or_is_needed_stays(tmp_path, cache, worker):
-    home = Home.find(tmp_path / "home")
+    home = StackHome.find(tmp_path / "home")
     home.create()
     old = build(read_recipe(worker), "default", QUIET)
     edit(worker, "\nNEWER = True\n")
@@ -109,7 +109,7 @@ def pretended(tmp_path, monkeypatch) -> Path:
 
 def test_names_that_begin_alike_are_told_apart(tmp_path, pretended):
     first, second = (pretend(pretended, *names) for names in (("a", "b-c", "1"), ("a-b", "c", "2")))
-    assert remove("a", None, Home.find(tmp_path / "home")).folders == [first, pretended / "envs" / "1"]
+    assert remove("a", None, StackHome.find(tmp_path / "home")).folders == [first, pretended / "envs" / "1"]
     assert (first.exists(), second.exists(), (pretended / "envs" / "2").exists()) == (False, True, True)
 
 
@@ -117,7 +117,7 @@ def test_nothing_is_removed_that_no_note_names(tmp_path, pretended):
     mine = pretend(pretended, "mine", "default", "1")
     pretend(pretended, "other", "default", "2").with_suffix(".json").write_text("")  # the power failed
     (pretended / "envs" / "of-somebody-else").mkdir()
-    assert remove("mine", None, Home.find(tmp_path / "home")).folders == [mine, pretended / "envs" / "1"]
+    assert remove("mine", None, StackHome.find(tmp_path / "home")).folders == [mine, pretended / "envs" / "1"]
     assert sorted(path.name for path in (pretended / "envs").iterdir() if path.is_dir()) == ["2", "of-somebody-else"]
 
 
@@ -128,10 +128,10 @@ def test_what_is_being_built_is_not_removed_not_even_in_part(tmp_path, pretended
     with built.with_name(f"{built.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(InUseError, match="mine is being built"):
-            remove("mine", None, Home.find(tmp_path / "home"))
+            remove("mine", None, StackHome.find(tmp_path / "home"))
     for folder in (*sites, pretended / "envs" / "1"):
         assert (folder / "complete.json").exists()
-    assert remove("mine", None, Home.find(tmp_path / "home")).profiles == ["default", "other"]
+    assert remove("mine", None, StackHome.find(tmp_path / "home")).profiles == ["default", "other"]
 
 
 def test_what_could_not_be_deleted_can_be_removed_again(tmp_path, pretended, monkeypatch):
@@ -144,6 +144,6 @@ def test_what_could_not_be_deleted_can_be_removed_again(tmp_path, pretended, mon
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", refuse)
         with pytest.raises(PermissionError):
-            remove("mine", None, Home.find(tmp_path / "home"))
+            remove("mine", None, StackHome.find(tmp_path / "home"))
     assert not (pretended / "envs" / "1" / "complete.json").exists(), "half of it must not be taken for the whole"
-    assert remove("mine", None, Home.find(tmp_path / "home")).folders == [site, pretended / "envs" / "1"]
+    assert remove("mine", None, StackHome.find(tmp_path / "home")).folders == [site, pretended / "envs" / "1"]

@@ -17,7 +17,7 @@ import time
 import pytest
 from ulid import ULID
 
-from mosaic_bus import BusClient, CommandRefusedError, Home, topics
+from mosaic_bus import BusClient, CommandRefusedError, topics
 from mosaic_bus.commands import Cancel, Hosts, Ping, Runs, Show, Snapshot, Stats, Submit
 from mosaic_bus.messages import (
     AttemptPhase,
@@ -30,6 +30,7 @@ from mosaic_bus.messages import (
     RunState,
     RunStateName,
 )
+from mosaic_services.home import StackHome
 from mosaic_services.scheduler.service import SchedulerService
 
 SCHEMA = {
@@ -145,7 +146,7 @@ class Stack:
 
 @pytest.fixture
 def stack(tmp_path):
-    home = Home.find(tmp_path)
+    home = StackHome.find(tmp_path)
     home.create()
     made = Stack(home)
     made.start("broker")
@@ -196,7 +197,7 @@ def submit(seed=1, **fields):
 
 def test_a_run_from_submit_to_its_end_as_a_follower_sees_it(stack):
     async def story():
-        async with connected(stack) as bus, FakeHost(bus) as host, bus.subscribe("run.") as states:
+        async with connected(stack) as bus, FakeHost(bus) as host, bus.subscribe(topics.RUN_STATES) as states:
             await until_host_is_known(bus)
             run = (await bus.request("scheduler", submit())).run
             await until_state(bus, run, RunStateName.RUNNING)

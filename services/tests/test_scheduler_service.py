@@ -10,9 +10,10 @@ import pytest
 from pydantic import ValidationError
 from scheduler_story import attempt, host
 
-from mosaic_bus import BusError, CommandRefusedError, Home, topics
+from mosaic_bus import BusError, CommandRefusedError, topics
 from mosaic_bus.commands import Rerun, Submit
 from mosaic_bus.messages import AttemptReport, ExitReport, HostState, RunSpec, RunStateName, RunSummary, Usage
+from mosaic_services.home import StackHome
 from mosaic_services.scheduler import events
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.service import SchedulerService
@@ -40,7 +41,7 @@ def in_service(tmp_path):
 
     def play(story):
         async def main():
-            service = SchedulerService(Home.find(tmp_path), None, 300.0)
+            service = SchedulerService(StackHome.find(tmp_path), None, 300.0)
             service.bus = NoBus()
             writing = asyncio.create_task(service.writer.work())
             try:

@@ -86,7 +86,7 @@ class World:
         self.sent_this_pump += 1
         if self.bridge.store_is_alive(self.now) and (topic.startswith("repair.") or stream.repair is None):
             assert body.offset - stream.stored.offset < WINDOW, "ran ahead of a store that is alive"
-        if topic.startswith("run."):
+        if topic.startswith(("journal.", "log.")):
             seen = self.live[stream_id]
             assert body.first <= len(seen), "a hole for live readers"
             again = seen[body.first : body.first + body.count]

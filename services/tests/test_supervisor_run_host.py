@@ -17,8 +17,8 @@ import psutil
 import pytest
 from stack import wait_until
 
-from mosaic_bus.home import Home
 from mosaic_bus.messages import FailureCategory, Limits, RunSpec
+from mosaic_services.home import StackHome
 from mosaic_services.supervisor import processes, run_host
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 
@@ -49,7 +49,7 @@ class Attempt:
     def __init__(
         self, folder: Path, script: str, grace_s: float = 5.0, argv: list[str] | None = None, **limits: float
     ) -> None:
-        home = Home.find(folder)
+        home = StackHome.find(folder)
         home.create()
         self.folder = AttemptFolder(home, AttemptKey("01RUN", 1))
         self.folder.place(Placement("test", RunSpec(worker="script")))

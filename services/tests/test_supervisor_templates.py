@@ -17,10 +17,10 @@ import psutil
 import pytest
 from stack import wait_until
 
-from mosaic_bus.home import Home
 from mosaic_bus.messages import RunSpec
 from mosaic_services import processes as shared
 from mosaic_services.environments import Environment, Profile, Recipe
+from mosaic_services.home import StackHome
 from mosaic_services.supervisor import processes, templates
 from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.supervisor.templates import Template, TemplateError, Templates
@@ -60,7 +60,7 @@ class Probe:
     """A worker of a few lines in an environment that is this one, and attempts of it."""
 
     def __init__(self, folder: Path, code: str, **modules: str) -> None:
-        self.home = Home.find(folder / "home")
+        self.home = StackHome.find(folder / "home")
         self.home.create()
         self.site = folder / "site"
         self.write("probe/__init__", "")
@@ -333,7 +333,7 @@ def test_template_ends_when_the_supervisor_is_killed_and_runs_go_on(probe, bad: 
     script = f"""
     import asyncio, sys, time
     from pathlib import Path
-    from mosaic_bus.home import Home
+    from mosaic_services.home import StackHome
     from mosaic_services.environments import Environment, Profile, Recipe
     from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
     from mosaic_services.supervisor.templates import Template
@@ -345,7 +345,7 @@ def test_template_ends_when_the_supervisor_is_killed_and_runs_go_on(probe, bad: 
         template = Template(environment, environment.environ(), Path({str(one.home.runs)!r}), 0.0)
         print(template.process.pid, flush=True)
         await template.preload()
-        await template.fork(AttemptFolder(Home.find({str(one.home.path)!r}), AttemptKey("01RUN0", 1)), {environ!r})
+        await template.fork(AttemptFolder(StackHome.find({str(one.home.path)!r}), AttemptKey("01RUN0", 1)), {environ!r})
         await asyncio.sleep(1000)
 
     asyncio.run(main())

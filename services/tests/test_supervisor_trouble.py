@@ -16,10 +16,10 @@ from small_disk import mounted
 from stack import STRESS, wait_until
 from structlog.testing import capture_logs
 
-from mosaic_bus import Home
 from mosaic_bus.commands import Forget, Stats, Stop
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import AttemptPhase, RunSpec
+from mosaic_services.home import StackHome
 from mosaic_services.processes import carriers
 from mosaic_services.supervisor import machine, processes
 from mosaic_services.supervisor.attempts import Attempts, Tracked
@@ -138,7 +138,7 @@ def test_exit_record_is_not_believed_while_the_run_host_is_there(own_host: Host)
     ],
 )
 def test_file_that_is_not_as_we_write_it_counts_as_not_there_and_is_said_once(tmp_path, name, content):
-    folder = AttemptFolder(Home.find(tmp_path), AttemptKey("01RUN", 1))
+    folder = AttemptFolder(StackHome.find(tmp_path), AttemptKey("01RUN", 1))
     folder.path.mkdir(parents=True)
     (folder.path / name).write_text(content)
     with capture_logs() as logs:
@@ -160,7 +160,7 @@ def test_family_that_no_run_host_has_noted_is_nobodys_and_said_once(tmp_path, co
 
 
 def test_folder_that_was_removed_is_not_tracked_any_more(tmp_path):
-    home = Home.find(tmp_path)
+    home = StackHome.find(tmp_path)
     home.create()
     folder = AttemptFolder(home, AttemptKey("01RUN", 1))
     folder.place(Placement("n", RunSpec(worker="x")))
@@ -245,7 +245,7 @@ def test_broker_that_is_away_for_long_while_a_supervisor_starts_makes_it_repeat_
 
 def attempts_in(folder, spawn) -> tuple[Attempts, Bridge]:
     """The attempts of a supervisor without its bus; what builds environments is not there."""
-    home = Home.find(folder)
+    home = StackHome.find(folder)
     home.create()
     bridge = Bridge("host", lambda *_: True, time.monotonic())
     frames = Frames(folder / "shm", "host", lambda *_: True)
@@ -299,7 +299,7 @@ def test_environment_that_was_changed_while_it_was_built_is_built_again_but_not_
 
     monkeypatch.setattr(Builder, "_build", build)
     monkeypatch.setattr(Builder, "get", lambda *_: found.pop(0) if len(found) > 1 else found[0])
-    builder = Builder(Home.find(tmp_path), "host", lambda _: None)
+    builder = Builder(StackHome.find(tmp_path), "host", lambda _: None)
     assert asyncio.run(builder.ensure("w", "default")).status == "installed"
     assert len(builds) == 2
     found[:] = [SimpleNamespace(status="available", fingerprint="x")]

@@ -19,10 +19,11 @@ from fake_bridge import FakeBridge, File
 from small_disk import mounted
 from ulid import ULID
 
-from mosaic_bus import BusClient, CommandRefusedError, Home, topics
+from mosaic_bus import BusClient, CommandRefusedError, topics
 from mosaic_bus.commands import Episodes, Events, Info, Logs, Metrics, Ping, Series, Stats, Streams, Summaries
 from mosaic_bus.errors import HomeInUseError
 from mosaic_bus.messages import RunSummary, ServiceState
+from mosaic_services.home import StackHome
 from mosaic_services.telemetry.service import TelemetryService
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class Processes:
     """A broker and a telemetry aggregator of one home."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: StackHome) -> None:
         self.home = home
         home.create()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -79,7 +80,7 @@ class Processes:
 
 @pytest.fixture
 def processes(tmp_path):
-    processes = Processes(Home.find(tmp_path / "home"))
+    processes = Processes(StackHome.find(tmp_path / "home"))
     yield processes
     processes.end()
 
@@ -362,7 +363,7 @@ def fill_up(folder: Path) -> None:
 
 
 def test_second_one_of_a_home_does_not_count_as_a_start(tmp_path):
-    home = Home.find(tmp_path / "home")
+    home = StackHome.find(tmp_path / "home")
     home.create()
 
     async def scenario() -> None:
@@ -374,7 +375,7 @@ def test_second_one_of_a_home_does_not_count_as_a_start(tmp_path):
 
 
 def test_sources_of_bad_bodies_are_remembered_up_to_a_limit(tmp_path):
-    home = Home.find(tmp_path / "home")
+    home = StackHome.find(tmp_path / "home")
 
     async def scenario() -> None:
         service = TelemetryService(home)
@@ -397,7 +398,7 @@ def test_summaries_are_published_and_queries_answered(processes):
             await wait_for_telemetry(bridge.bus)
             file = bridge.open(new_run())
             log = bridge.open(file.run, "log")
-            async with bridge.bus.subscribe(topics.run_summary(file.run)) as published:
+            async with bridge.bus.subscribe(topics.summary(file.run)) as published:
                 file.write(*steps(0, 100))
                 file.write(b'{"event":"episode","episode":0,"return":3.5,"length":100,"step":99,"ts":100}')
                 file.write(b'{"event":"scalars","step":99,"values":{"loss":0.25},"ts":100}', b"no json")
@@ -478,12 +479,12 @@ def test_nonsense_on_the_bus_is_counted_and_harmless(processes):
                 ({**good, "first": 5, "count": 1, "end": 5, "host": "hö"}, (b"{}\n",)),  # it cannot be asked for more
                 ({**good, "first": 0, "count": 1, "end": 5, "run": "hö"}, (b"{}\n",)),
             ]:
-                bus.publish(topics.run_telemetry(run), payload, buffers)
-            bus.publish(topics.host_streams("fake"), {"host": "fake", "tails": [{"run": 5}]})
-            bus.publish(topics.host_streams("fake"), {"host": "fake", "tails": "x"})
-            bus.publish(topics.host_streams("fake"), {"host": "../fake", "tails": []})
+                bus.publish(topics.journal(run), payload, buffers)
+            bus.publish(topics.streams("fake"), {"host": "fake", "tails": [{"run": 5}]})
+            bus.publish(topics.streams("fake"), {"host": "fake", "tails": "x"})
+            bus.publish(topics.streams("fake"), {"host": "../fake", "tails": []})
             far = {"run": run, "attempt": 1, "kind": "journal", "sent": {"number": 2**70, "offset": 5}, "final": True}
-            bus.publish(topics.host_streams("else"), {"host": "else", "tails": [far]})
+            bus.publish(topics.streams("else"), {"host": "else", "tails": [far]})
             file = bridge.open(run)
             file.write(*steps(0, 10))
             file.ended = True

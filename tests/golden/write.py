@@ -12,7 +12,6 @@ from typing import Any
 
 from mosaic_bus import topics
 from mosaic_bus.commands import Ack, Cancel
-from mosaic_bus.envelope import Header, Message, encode
 from mosaic_bus.messages import (
     AttemptPhase,
     AttemptReport,
@@ -36,6 +35,7 @@ from mosaic_bus.messages import (
     StreamTails,
     Usage,
 )
+from mosaic_bus.wire.envelope import Header, Message, encode
 
 TARGET = Path(__file__).parent / "messages.json"
 RUN = "01K5A0Q4T1M7Z8V9W2X3Y4B5C6"
@@ -86,7 +86,7 @@ BODIES: list[tuple[str, str, str, Model]] = [
     ),
     (
         "how far the streams of a host go",
-        topics.host_streams("node-1"),
+        topics.streams("node-1"),
         "supervisor.node-1",
         StreamTails(
             host="node-1",
@@ -119,7 +119,7 @@ BODIES: list[tuple[str, str, str, Model]] = [
     ),
     (
         "live aggregates of a run",
-        topics.run_summary(RUN),
+        topics.summary(RUN),
         "telemetry",
         RunSummary(
             run=RUN,
@@ -184,17 +184,17 @@ def samples() -> list[tuple[str, str, Message]]:
         for seq, (what, topic, src, body) in enumerate(BODIES)
     ]
     for what, topic, body in (
-        ("a batch of journal lines with its buffer", topics.run_telemetry(RUN), batch("journal", 0, 0)),
-        ("a batch of log lines with its buffer", topics.run_log(RUN), batch("log", 7, 1000)),
+        ("a batch of journal lines with its buffer", topics.journal(RUN), batch("journal", 0, 0)),
+        ("a batch of log lines with its buffer", topics.log(RUN), batch("log", 7, 1000)),
         ("a batch that was asked for again", topics.repair(RUN), batch("journal", 0, 0)),
     ):
         message = Message(topic, header("supervisor.node-1", 100), body.model_dump(mode="json"), (LINES,))
         found.append((what, "Batch", message))
     for what, topic, handle, buffers in (
-        ("where a run's newest picture is", topics.run_frame(RUN), FRAME, ()),
+        ("where a run's newest picture is", topics.frame(RUN), FRAME, ()),
         (
             "a picture with its handle (the JPEG is cut short here)",
-            topics.run_picture(RUN, 640, 80),
+            topics.picture(RUN, 640, 80),
             FRAME.model_copy(update={"encoding": "jpeg"}),
             (b"\xff\xd8\xff\xe0",),
         ),
@@ -213,8 +213,8 @@ def samples() -> list[tuple[str, str, Message]]:
         (what, "", Message(topics.reply(CLIENT), header("scheduler", 200 + seq, COMMAND), answer))
         for seq, (what, answer) in enumerate(answers)
     )
-    welcome = {"protocol": 1, "broker_epoch": 2}
-    error = {"code": "wrong_version", "message": "protocol version 2 is not spoken here, only 1"}
+    welcome = {"protocol": 2, "broker_epoch": 2}
+    error = {"code": "wrong_version", "message": "protocol version 1 is not spoken here, only 2"}
     found.append(("the welcome", "", Message(topics.welcome(CLIENT), header("broker.wire", 0), welcome)))
     found.append(("an error, on your DEALER socket", "", Message("error.", header("broker.wire", 1), error)))
     return found

@@ -124,7 +124,7 @@ class FakeBridge:
                     if file.repair >= file.sent:
                         file.repair = None
                 if file.offsets[file.sent] - stored < WINDOW_BYTES or not self.storing:
-                    topic = (topics.run_telemetry if file.kind == "journal" else topics.run_log)(file.run)
+                    topic = (topics.journal if file.kind == "journal" else topics.log)(file.run)
                     file.sent = self._cut(file, file.sent, len(file.lines), topic, messages)
             self._shuffle(messages)
             for topic, batch, data in messages:
@@ -162,7 +162,7 @@ class FakeBridge:
                 )
                 for file in self.files
             ]
-            self.bus.publish(topics.host_streams(self.host), StreamTails(host=self.host, tails=tails))
+            self.bus.publish(topics.streams(self.host), StreamTails(host=self.host, tails=tails))
             await asyncio.sleep(0.2)
 
     async def _answer(self) -> None:

@@ -62,7 +62,10 @@ class StandInStore(threading.Thread):
         asyncio.run(self._work())
 
     async def _work(self) -> None:
-        async with BusClient(self.address) as bus, bus.subscribe("run.", "repair.", "host.") as heard:
+        async with (
+            BusClient(self.address) as bus,
+            bus.subscribe("journal.", "log.", "repair.", "streams.", topics.HOST_STATES) as heard,
+        ):
             asked_at = reported_at = 0.0
             while not self._done.is_set():
                 message = await heard.next(0.05)
@@ -95,15 +98,15 @@ class StandInStore(threading.Thread):
             self.hosts.append(HostState.model_validate(payload))
         elif self.away:
             return False
-        elif topic == topics.host_streams(HOST):
+        elif topic == topics.streams(HOST):
             for tail in StreamTails.model_validate(payload).tails:
                 key = (tail.run, tail.attempt, tail.kind)
                 self.positions.setdefault(key, Position())
                 self.known[key] = max(self.known.get(key, 0), tail.sent.number)
                 if tail.final:
                     self.ended.add(key)
-        elif topic.endswith((".telemetry.", ".log.")) or topic.startswith("repair."):
-            return self._take_batch(Batch.model_validate(payload), buffers[0], live=topic.startswith("run."))
+        elif topic.startswith(("journal.", "log.", "repair.")):
+            return self._take_batch(Batch.model_validate(payload), buffers[0], live=not topic.startswith("repair."))
         return False
 
     def _take_batch(self, batch: Batch, data: bytes, *, live: bool) -> bool:

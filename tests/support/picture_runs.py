@@ -56,7 +56,7 @@ def is_whole(frame: Frame) -> bool:
 
 def handles(stack: Stack, run: str, count: int) -> list[tuple[float, FrameHandle]]:
     found: list[tuple[float, FrameHandle]] = []
-    for message in stack.bus.listen(topics.run_frame(run), timeout=20):
+    for message in stack.bus.listen(topics.frame(run), timeout=20):
         assert message.buffers == ()
         found.append((message.header.mono, FrameHandle.model_validate(message.payload)))
         if len(found) == count:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psutil
 
-from mosaic_bus import Bus, BusError, Home
+from mosaic_bus import Bus, BusError
 from mosaic_bus.commands import Cancel, Ping, Show, Submit, Summaries
 from mosaic_bus.messages import RunSpec, RunState, RunSummary
+from mosaic_services.home import StackHome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ class Stack:
     """Broker, scheduler, telemetry and supervisor of one home."""
 
     def __init__(self, folder: Path, *, cpus: float = 8, gpus: int = 0, environ: dict[str, str] | None = None) -> None:
-        self.home = Home.find(folder)
+        self.home = StackHome.find(folder)
         self.home.create()
         self.cpus = cpus
         self.gpus = gpus

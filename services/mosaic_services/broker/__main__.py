@@ -6,15 +6,15 @@ import asyncio
 import sys
 
 from mosaic_bus.broker import Broker
-from mosaic_bus.home import Home
 from mosaic_bus.service import Service, serve
 from mosaic_services.arguments import service_arguments
+from mosaic_services.home import StackHome
 
 
 class BrokerService(Service):
     """Answers `ping`, `info` and `stats` for the broker that runs in the same process."""
 
-    def __init__(self, home: Home, bus_address: str | None) -> None:
+    def __init__(self, home: StackHome, bus_address: str | None) -> None:
         home.create()
         # First of all: a second broker must not count as a start.
         self.lock = home.lock("broker")
@@ -49,7 +49,7 @@ class BrokerService(Service):
 def main() -> int:
     """Entry point."""
     arguments = service_arguments("broker").parse_args()
-    home = Home.find(arguments.home)
+    home = StackHome.find(arguments.home)
     return serve(lambda: BrokerService(home, arguments.bus), "broker")
 
 

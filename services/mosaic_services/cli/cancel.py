@@ -8,9 +8,9 @@ import typer
 
 from mosaic_bus.commands import Cancel, Show
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_services.cli.display.output import print_json, short
 from mosaic_services.cli.errors import CliError, InputError
-from mosaic_services.cli.output import print_json, short
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
 
 __all__ = ["command"]
 
@@ -30,7 +30,7 @@ def command(
     if (group is None) == (not runs):
         raise InputError("give either runs or a group", "mosaic cancel RUN   or   mosaic cancel --group GROUP")
     if group is not None:
-        from mosaic_services.cli.sweep import cancel  # noqa: PLC0415 - start-up time
+        from mosaic_services.cli.sweep.command import cancel  # noqa: PLC0415 - start-up time
 
         cancel(group, reason, as_json=as_json)
         return

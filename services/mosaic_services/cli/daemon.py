@@ -15,14 +15,14 @@ import orjson
 from mosaic_services.cli.errors import FAILED, CliError
 
 if TYPE_CHECKING:
-    from mosaic_bus import Home
+    from mosaic_services.home import StackHome
 
 __all__ = ["start_daemon"]
 
 _LAST_LINES = 10
 
 
-def start_daemon(home: Home, arguments: list[str], *, quiet: bool) -> dict[str, Any]:
+def start_daemon(home: StackHome, arguments: list[str], *, quiet: bool) -> dict[str, Any]:
     """Start `mosaic up` in the background and return what it says of itself once it is ready."""
     log_path = home.logs / "up.log"
     read, write = os.pipe()

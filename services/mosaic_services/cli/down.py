@@ -14,17 +14,18 @@ import typer
 from mosaic_bus.commands import Detach, Hosts
 from mosaic_bus.errors import BusError
 from mosaic_bus.topics import supervisor
+from mosaic_services.cli.display.output import print_json
 from mosaic_services.cli.errors import CliError, NoStackError
 from mosaic_services.cli.locks import holder, wait_until_free
-from mosaic_services.cli.output import print_json
+from mosaic_services.cli.options import current
 from mosaic_services.cli.remains import alive, unended
-from mosaic_services.cli.settings import current
 from mosaic_services.cli.stack import KEEP_RUNS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mosaic_bus import Bus, Home
+    from mosaic_bus import Bus
+    from mosaic_services.home import StackHome
 
 __all__ = ["command"]
 
@@ -127,7 +128,7 @@ def _end(pid: int, lock: Path, number: int, timeout: float) -> None:
         os.close(process)
 
 
-def _wait_for_orphans(home: Home) -> None:
+def _wait_for_orphans(home: StackHome) -> None:
     """Services end when their `up` dies; wait for those that are still at it."""
     if left := wait_until_free(home, _LINGER_S):
         who = ", ".join(f"{name} (pid {pid})" for name, pid in left.items())

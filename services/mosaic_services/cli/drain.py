@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from mosaic_bus.commands import Drain
-from mosaic_services.cli.output import print_json, say
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.display.output import print_json, say
+from mosaic_services.cli.options import current
 
 __all__ = ["command"]
 

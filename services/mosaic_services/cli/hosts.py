@@ -8,8 +8,8 @@ import typer
 
 from mosaic_bus.commands import HostList, Hosts, Runs
 from mosaic_bus.messages import AttemptPhase, RunStateName
-from mosaic_services.cli.output import duration, plain, print_json, say, short, size
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.display.output import duration, plain, print_json, say, short, size
+from mosaic_services.cli.options import current
 
 if TYPE_CHECKING:
     from mosaic_bus.messages import AttemptReport, HostState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mosaic_bus import Home
+    from mosaic_services.home import StackHome
 
 __all__ = ["holder", "holders", "wait_until_free"]
 
@@ -31,13 +31,13 @@ def holder(path: Path) -> int | None:
     return None
 
 
-def holders(home: Home) -> dict[str, int]:
+def holders(home: StackHome) -> dict[str, int]:
     """Return what runs in a home: the name of each lock that is held, and the pid."""
     found = {path.stem: holder(path) for path in sorted(home.path.glob("*.lock"))}
     return {name: pid for name, pid in found.items() if pid is not None}
 
 
-def wait_until_free(home: Home, seconds: float) -> dict[str, int]:
+def wait_until_free(home: StackHome, seconds: float) -> dict[str, int]:
     """Wait until no service works in a home, `up` aside; return those that still do."""
     deadline = time.monotonic() + seconds
     while (left := {name: pid for name, pid in holders(home).items() if name != "up"}) and time.monotonic() < deadline:

@@ -14,15 +14,15 @@ from mosaic_bus.commands import Events, Logs, Rows, Show, StreamCounters, Stream
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Batch, RunState, StreamKind
+from mosaic_services.cli.display.output import print_json, short
 from mosaic_services.cli.errors import InputError
-from mosaic_services.cli.outage import Outage
-from mosaic_services.cli.output import print_json, short
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
+from mosaic_services.cli.wait.patience import Outage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from mosaic_bus.envelope import Message
+    from mosaic_bus.wire.envelope import Message
 
 __all__ = ["command"]
 
@@ -142,7 +142,7 @@ class _Reader:
 
     async def follow(self, tail: int | None) -> None:
         """Print what is stored, then what comes, until the run is final and all its lines were printed."""
-        topic = topics.run_log if self._kind == "log" else topics.run_telemetry
+        topic = topics.log if self._kind == "log" else topics.journal
         async with self._bus.subscribe(topic(self._state.run)) as live:
             await self.print_stored(tail)
             stalled, outage = 0, Outage()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from mosaic_services.cli.errors import FAILED, INTERRUPTED, NO_STACK, USAGE, CliError
-from mosaic_services.cli.settings import current, with_settings
+from mosaic_services.cli.options import current, with_settings
 
 if TYPE_CHECKING:
     from mosaic_bus.errors import CommandRefusedError
@@ -76,6 +76,8 @@ def _build(words: list[str]) -> typer.Typer:
             app.command(name, help=entry.help, rich_help_panel=entry.panel)(_not_loaded)
             continue
         module = importlib.import_module(f"mosaic_services.cli.{name}")
+        if hasattr(module, "__path__"):  # a command with helpers is a package
+            module = importlib.import_module(f"mosaic_services.cli.{name}.command")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name, help=entry.help, rich_help_panel=entry.panel)
         else:

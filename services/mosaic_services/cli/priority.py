@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from mosaic_bus.commands import Prioritise
+from mosaic_services.cli.display.output import print_json, say
 from mosaic_services.cli.errors import InputError
-from mosaic_services.cli.output import print_json, say
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
 
 __all__ = ["command"]
 

@@ -8,8 +8,8 @@ import typer
 
 from mosaic_bus.commands import Hosts, PauseQueue, Runs
 from mosaic_bus.messages import RunState, RunStateName
-from mosaic_services.cli.output import ago, console, plain, print_json, say, short, table
-from mosaic_services.cli.settings import current, with_settings
+from mosaic_services.cli.display.output import ago, console, plain, print_json, say, short, table
+from mosaic_services.cli.options import current, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from mosaic_services import processes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mosaic_bus import Home
+    from mosaic_services.home import StackHome
 
 __all__ = ["Attempt", "alive", "kill", "strays", "terminate", "unended"]
 
@@ -62,17 +62,17 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _noted(home: Home) -> list[Attempt]:
+def _noted(home: StackHome) -> list[Attempt]:
     notes = sorted(note for note in (home.path / "active").glob("*.*") if note.suffix[1:].isdecimal())
     return [Attempt(note.stem, home.runs / note.stem / note.suffix[1:]) for note in notes]
 
 
-def unended(home: Home) -> list[Attempt]:
+def unended(home: StackHome) -> list[Attempt]:
     """Attempts that have not ended, as far as the disk tells: preparing, running, stopping, or lost with their host."""
     return [each for each in _noted(home) if not each.ended]
 
 
-def alive(home: Home) -> dict[str, int]:
+def alive(home: StackHome) -> dict[str, int]:
     """The runs whose run host is alive, each with its pid."""
     noted = _noted(home)
     by_folder = processes.run_hosts({str(each.folder) for each in noted})
@@ -80,17 +80,17 @@ def alive(home: Home) -> dict[str, int]:
     return {run: pid for run, pid in found.items() if pid is not None}
 
 
-def strays(home: Home) -> set[int]:
+def strays(home: StackHome) -> set[int]:
     """Processes of attempts, run hosts aside, and of builds."""
     return processes.carriers(_marks(home))
 
 
-def _marks(home: Home) -> set[str]:
+def _marks(home: StackHome) -> set[str]:
     """What processes of this home carry; a build whose supervisor was killed is finished by nobody's order."""
     return {str(each.folder) for each in _noted(home)} | {processes.build_mark(home)}
 
 
-def terminate(home: Home) -> int:
+def terminate(home: StackHome) -> int:
     """Ask every run host to stop its run; return how many there were."""
     found = alive(home)
     for each in _noted(home):
@@ -102,7 +102,7 @@ def terminate(home: Home) -> int:
     return len(found)
 
 
-def kill(home: Home) -> tuple[int, int]:
+def kill(home: StackHome) -> tuple[int, int]:
     """Kill every run host, whose worker dies with it, and all else that carries a mark; return how many of each."""
     hosts: set[int] = set()
     others = 0

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from mosaic_bus.commands import Rerun
-from mosaic_services.cli.output import print_json, say, short
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.display.output import print_json, say, short
+from mosaic_services.cli.options import current
 
 __all__ = ["command"]
 
@@ -29,7 +29,7 @@ def command(
             for warning in again.warnings:
                 say(("  warning: ", "yellow"), warning)
         if wait:
-            from mosaic_services.cli.wait import wait_for  # noqa: PLC0415 - start-up time
+            from mosaic_services.cli.wait.runs import wait_for  # noqa: PLC0415 - start-up time
 
             raise typer.Exit(wait_for(bus, [again.run], as_json=as_json))
         if as_json:

@@ -9,9 +9,9 @@ import typer
 
 from mosaic_bus.commands import Runs
 from mosaic_bus.messages import RunState, RunStateName
+from mosaic_services.cli.display.output import ago, console, duration, plain, print_json, say, short, state_text, table
 from mosaic_services.cli.errors import InputError
-from mosaic_services.cli.output import ago, console, duration, plain, print_json, say, short, state_text, table
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
 
 __all__ = ["command"]
 

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from mosaic_bus.commands import Metrics, Series, Show
+from mosaic_services.cli.display.output import console, number, print_json, say, short, table
+from mosaic_services.cli.display.plot import braille
 from mosaic_services.cli.errors import InputError
-from mosaic_services.cli.output import console, number, print_json, say, short, table
-from mosaic_services.cli.plot import braille
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
 
 __all__ = ["command"]
 

@@ -11,7 +11,7 @@ import yaml
 
 from mosaic_bus.commands import Events, RunDetail, Show, StreamCounters, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
-from mosaic_services.cli.output import (
+from mosaic_services.cli.display.output import (
     ago,
     clock,
     console,
@@ -24,7 +24,7 @@ from mosaic_services.cli.output import (
     state_text,
     table,
 )
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
 from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:

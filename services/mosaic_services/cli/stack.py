@@ -8,10 +8,10 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from mosaic_bus import Bus, BusError, Home
+from mosaic_bus import Bus, BusError
 from mosaic_bus.commands import Ping
-from mosaic_bus.home import Address
 from mosaic_bus.topics import supervisor
+from mosaic_bus.wire.address import Address
 from mosaic_services.cli import remains
 from mosaic_services.cli.children import Child, Signals, how_it_ended
 from mosaic_services.cli.errors import FAILED, USAGE, CliError
@@ -19,6 +19,8 @@ from mosaic_services.cli.errors import FAILED, USAGE, CliError
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from mosaic_services.home import StackHome
 
 __all__ = ["KEEP_RUNS", "Stack", "StackStoppedError"]
 
@@ -43,7 +45,7 @@ class StackStoppedError(Exception):
 class Stack:
     """The services of one home. `start`, then `keep` until a signal comes, then `stop`."""
 
-    def __init__(self, home: Home, address: str, host: str, description: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, home: StackHome, address: str, host: str, description: Path, say: Callable[[str], None]) -> None:
         self.home = home
         self.address = address
         self.host = host

@@ -9,9 +9,9 @@ import typer
 
 from mosaic_bus.commands import HostList, Hosts, Stats
 from mosaic_bus.errors import NoAnswerError
+from mosaic_services.cli.display.output import ago, console, number, print_json, say, table
 from mosaic_services.cli.errors import NoStackError
-from mosaic_services.cli.output import ago, console, number, print_json, say, table
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
 from mosaic_services.cli.status import supervisors
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ from mosaic_bus.commands import HostList, Hosts, Runs, Stats
 from mosaic_bus.errors import BusError
 from mosaic_bus.messages import AttemptPhase, HostState, RunStateName, ServiceState
 from mosaic_bus.topics import supervisor
-from mosaic_services.cli.errors import NO_STACK
-from mosaic_services.cli.locks import holder
-from mosaic_services.cli.output import (
+from mosaic_services.cli.display.output import (
     console,
     duration,
     gpu_list,
@@ -29,7 +27,9 @@ from mosaic_services.cli.output import (
     styled,
     table,
 )
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.errors import NO_STACK
+from mosaic_services.cli.locks import holder
+from mosaic_services.cli.options import current
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus

@@ -10,10 +10,10 @@ import typer
 
 from mosaic_bus.commands import NewRun, SubmitMany, Submitted
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_services.cli.chunks import MOST_RUNS
+from mosaic_services.cli.display.output import print_json, say, short
 from mosaic_services.cli.errors import InputError
-from mosaic_services.cli.output import print_json, say, short
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
+from mosaic_services.cli.sweep.submission import MOST_RUNS
 from mosaic_services.specs import make_spec, read_file, split_words
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def command(
         runs = [each.run for each in submitted]
         # Without a terminal there is nothing to open, and nobody to leave it: then it is to wait.
         if watch and sys.stdout.isatty():
-            from mosaic_services.cli.watch import watch_runs  # noqa: PLC0415 - start-up time
+            from mosaic_services.cli.watch.command import watch_runs  # noqa: PLC0415 - start-up time
 
             watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=False)
         elif wait or watch:
-            from mosaic_services.cli.wait import wait_for  # noqa: PLC0415 - start-up time
+            from mosaic_services.cli.wait.runs import wait_for  # noqa: PLC0415 - start-up time
 
             raise typer.Exit(wait_for(bus, runs, as_json=as_json))
         elif as_json:

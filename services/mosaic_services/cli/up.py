@@ -7,25 +7,28 @@ import os
 import sys
 import time
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 from rich.panel import Panel
 from rich.table import Table
 
-from mosaic_bus import Bus, BusError, Home
+from mosaic_bus import Bus, BusError
 from mosaic_bus.commands import Hosts
-from mosaic_bus.home import Address
 from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Gpu
+from mosaic_bus.wire.address import Address
 from mosaic_services.cli.daemon import start_daemon
+from mosaic_services.cli.display.output import console, gpu_list, own_tags, print_json, say, size, styled
 from mosaic_services.cli.errors import CliError, InputError
 from mosaic_services.cli.locks import wait_until_free
-from mosaic_services.cli.output import console, gpu_list, own_tags, print_json, say, size, styled
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.options import current
 from mosaic_services.cli.stack import Stack, StackStoppedError
 from mosaic_services.host_config import HostConfig, HostConfigError
+
+if TYPE_CHECKING:
+    from mosaic_services.home import StackHome
 
 __all__ = ["command"]
 
@@ -147,7 +150,7 @@ class _Reporter:
             os.write(self._fd, orjson.dumps(document) + b"\n")
 
 
-def _run(home: Home, address: str, offer: HostConfig, reporter: _Reporter) -> None:
+def _run(home: StackHome, address: str, offer: HostConfig, reporter: _Reporter) -> None:
     log_to_stderr()
     host = offer.host or _DEFAULT_HOST
     # A file of our own: a supervisor that is started again must not find another host in an edited one.
@@ -168,7 +171,7 @@ def _run(home: Home, address: str, offer: HostConfig, reporter: _Reporter) -> No
     reporter.say(ending)
 
 
-def _facts(home: Home, address: str, host: str) -> dict[str, Any]:
+def _facts(home: StackHome, address: str, host: str) -> dict[str, Any]:
     """What the panel shows: where it is and what it has."""
     facts: dict[str, Any] = {"home": str(home.path), "address": address, "host": host, "pid": os.getpid()}
     if address.startswith("tcp://"):

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from mosaic_bus.commands import Why, WhyResult
-from mosaic_services.cli.output import STATE_STYLES, clock, console, print_json, say, short, table
-from mosaic_services.cli.settings import current
+from mosaic_services.cli.display.output import STATE_STYLES, clock, console, print_json, say, short, table
+from mosaic_services.cli.options import current
 
 __all__ = ["command"]
 

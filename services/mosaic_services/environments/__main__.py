@@ -7,8 +7,8 @@ import contextlib
 import json
 import sys
 
-from mosaic_bus.home import Home
 from mosaic_services.environments import DescriptionError, EnvironmentsError, build, recipe_for
+from mosaic_services.home import StackHome
 
 _LONGEST_ERROR = 4000
 
@@ -28,7 +28,7 @@ def main() -> int:
             sys.stdout.flush()
 
     try:
-        recipe = recipe_for(arguments.worker, Home.find(arguments.home))
+        recipe = recipe_for(arguments.worker, StackHome.find(arguments.home))
         environment = build(recipe, arguments.profile, lambda step, percent: say(step=step, percent=percent))
     except EnvironmentsError as error:
         say(error=str(error)[:_LONGEST_ERROR], is_of_the_worker=isinstance(error, DescriptionError))

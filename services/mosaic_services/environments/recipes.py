@@ -15,7 +15,7 @@ from mosaic_services.environments.errors import RecipeError, UnknownProfileError
 from mosaic_services.environments.upstreams import known_upstream
 
 if TYPE_CHECKING:
-    from mosaic_bus.home import Home
+    from mosaic_services.home import StackHome
 
 __all__ = [
     "KIT_FOLDER",
@@ -160,7 +160,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _candidates(home: Home) -> list[Path]:
+def _candidates(home: StackHome) -> list[Path]:
     """Every folder that may hold a worker, the first of a name winning."""
     folders = [Path(each) for each in os.environ.get("MOSAIC_WORKERS", "").split(":") if each]
     folders += sorted(path.parent for path in SHIPPED_WORKERS.glob("*/profiles.toml"))
@@ -176,7 +176,7 @@ def _read_note(note: Path) -> Path | None:
     return Path(text) if text else None
 
 
-def find_recipes(home: Home) -> list[Recipe]:
+def find_recipes(home: StackHome) -> list[Recipe]:
     """All workers known here: `$MOSAIC_WORKERS` (folders, colon-separated), those shipped, those registered."""
     found: dict[str, Recipe] = {}
     for folder in _candidates(home):
@@ -189,11 +189,11 @@ def find_recipes(home: Home) -> list[Recipe]:
     return sorted(found.values(), key=lambda recipe: recipe.worker)
 
 
-def _with_upstream(recipe: Recipe, home: Home) -> Recipe:
+def _with_upstream(recipe: Recipe, home: StackHome) -> Recipe:
     return replace(recipe, upstream=known_upstream(recipe.worker, home))
 
 
-def recipe_for(name_or_path: str, home: Home) -> Recipe:
+def recipe_for(name_or_path: str, home: StackHome) -> Recipe:
     """Find a worker by name, or read the folder if a path is given."""
     if "/" in name_or_path or name_or_path == ".":
         return _with_upstream(read_recipe(Path(name_or_path).absolute()), home)
@@ -210,14 +210,14 @@ def recipe_for(name_or_path: str, home: Home) -> Recipe:
     raise UnknownWorkerError(name_or_path, recipes)
 
 
-def require_own_name(recipe: Recipe, home: Home) -> None:
+def require_own_name(recipe: Recipe, home: StackHome) -> None:
     """Refuse a worker folder whose name another one has in a home."""
     for known in find_recipes(home):
         if known.worker == recipe.worker and known.folder != recipe.folder:
             raise RecipeError(f"worker name {recipe.worker!r} is already taken by {known.folder}")
 
 
-def register(recipe: Recipe, home: Home) -> None:
+def register(recipe: Recipe, home: StackHome) -> None:
     """Make a third party's worker folder known to the stack of a home, under the worker's name."""
     require_own_name(recipe, home)
     if recipe.worker in {known.worker for known in find_recipes(home)}:
@@ -229,11 +229,11 @@ def register(recipe: Recipe, home: Home) -> None:
     scratch.replace(folder / recipe.worker)
 
 
-def registered(home: Home) -> set[str]:
+def registered(home: StackHome) -> set[str]:
     """The names of the workers whose folders were made known to a home."""
     return {note.name for note in (home.path / "workers").glob("*")}
 
 
-def forget(worker: str, home: Home) -> None:
+def forget(worker: str, home: StackHome) -> None:
     """Take back `register`; the worker's folder is left as it is."""
     (home.path / "workers" / worker).unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from mosaic_services.environments.upstreams import remember_upstream
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mosaic_bus.home import Home
+    from mosaic_services.home import StackHome
 
 __all__ = ["Removed", "remove"]
 
@@ -48,7 +48,7 @@ class _Note:
     venv: Path
 
 
-def remove(worker: str, profile: str | None, home: Home) -> Removed:
+def remove(worker: str, profile: str | None, home: StackHome) -> Removed:
     """Remove a worker's environments, or those of one profile, or none if one is in use.
 
     Without a profile, a folder that was made known to the home is forgotten, too.
@@ -73,7 +73,7 @@ def remove(worker: str, profile: str | None, home: Home) -> Removed:
     return Removed(sorted({note.profile for note in mine}), folders, freed, forgotten)
 
 
-def _require_known(worker: str, profile: str | None, home: Home) -> None:
+def _require_known(worker: str, profile: str | None, home: StackHome) -> None:
     """Refuse a name that means nothing here."""
     profiles = {recipe.worker: recipe.profiles for recipe in find_recipes(home)}
     if worker not in profiles.keys() | registered(home):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mosaic_services.environments.errors import UpstreamError
 
 if TYPE_CHECKING:
-    from mosaic_bus.home import Home
+    from mosaic_services.home import StackHome
 
 __all__ = ["VARIABLE", "check_upstream", "fetch_upstream", "known_upstream", "python_files", "remember_upstream"]
 
@@ -26,7 +26,7 @@ _URL = re.compile(r"[a-z+]+://|[\w.-]+@[\w.-]+:")
 _CLONE_S = 600.0
 
 
-def known_upstream(worker: str, home: Home) -> Path | None:
+def known_upstream(worker: str, home: StackHome) -> Path | None:
     """The checkout that a worker of this home was given."""
     try:
         text = (home.path / "upstreams" / worker).read_text().strip()
@@ -35,7 +35,7 @@ def known_upstream(worker: str, home: Home) -> Path | None:
     return Path(text) if text else None
 
 
-def remember_upstream(worker: str, home: Home, folder: Path | None) -> None:
+def remember_upstream(worker: str, home: StackHome, folder: Path | None) -> None:
     """Give a worker of this home a checkout, or take it back."""
     note = home.path / "upstreams" / worker
     if folder is None:
@@ -55,7 +55,7 @@ def check_upstream(worker: str, folder: Path, marker: str) -> None:
         raise UpstreamError(worker, f"{folder} has no {marker}")
 
 
-def fetch_upstream(given: str, worker: str, home: Home) -> Path:
+def fetch_upstream(given: str, worker: str, home: StackHome) -> Path:
     """Turn what the user gave into a folder: a path is taken as it is, a git URL is cloned into the home."""
     if not _URL.match(given):
         return Path(given).expanduser().absolute()

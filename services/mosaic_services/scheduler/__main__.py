@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from mosaic_bus.home import Home
 from mosaic_bus.service import serve
 from mosaic_services.arguments import service_arguments
+from mosaic_services.home import StackHome
 from mosaic_services.scheduler.machine import DEFAULT_LOST_AFTER_S
 from mosaic_services.scheduler.service import SchedulerService
 
@@ -22,7 +22,7 @@ def main() -> int:
         help="give up runs on a host that has been silent for so long (default: %(default)g)",
     )
     arguments = parser.parse_args()
-    home = Home.find(arguments.home)
+    home = StackHome.find(arguments.home)
     return serve(lambda: SchedulerService(home, arguments.bus, arguments.lost_after), "scheduler")
 
 

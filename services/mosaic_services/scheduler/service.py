@@ -59,8 +59,8 @@ from mosaic_services.scheduler.writer import Turn, Writer
 
 if TYPE_CHECKING:
     from mosaic_bus.client import Subscription
-    from mosaic_bus.home import Home
     from mosaic_bus.messages import RunState
+    from mosaic_services.home import StackHome
 
 __all__ = ["SchedulerService"]
 
@@ -79,7 +79,9 @@ _COMPLAINTS_REMEMBERED = 1000
 class SchedulerService(Service):
     """Stores runs, places them on hosts and follows them to their end."""
 
-    def __init__(self, home: Home, bus_address: str | None, lost_after_s: float) -> None:
+    home: StackHome
+
+    def __init__(self, home: StackHome, bus_address: str | None, lost_after_s: float) -> None:
         home.create()
         self.lock = home.lock("scheduler")
         self.store = Store(home.scheduler_store)
@@ -109,7 +111,7 @@ class SchedulerService(Service):
 
     async def start(self) -> None:
         """Listen to hosts, and let time pass."""
-        reports = self.bus.subscribe("host.")
+        reports = self.bus.subscribe(topics.HOST_STATES)
         echo = self.bus.subscribe(topics.service_state(self.name), max_queue=1)
         await self.bus.synced()
         self._heard_at = time.monotonic()
@@ -161,8 +163,6 @@ class SchedulerService(Service):
 
     async def _listen(self, reports: Subscription) -> None:
         async for message in reports:
-            if not message.topic.endswith(".state."):
-                continue
             try:
                 state = HostState.model_validate(message.payload)
             except ValidationError as error:

@@ -8,10 +8,10 @@ import socket
 import sys
 from pathlib import Path
 
-from mosaic_bus.home import Home
 from mosaic_bus.logs import configure_logging
 from mosaic_bus.service import serve
 from mosaic_services.arguments import service_arguments
+from mosaic_services.home import StackHome
 from mosaic_services.host_config import HostConfig, HostConfigError
 from mosaic_services.supervisor.inventory import take_inventory
 from mosaic_services.supervisor.service import SupervisorService
@@ -40,7 +40,7 @@ def main() -> int:
         inventory = take_inventory(config, default_host(), os.environ)
     except HostConfigError as error:
         parser.error(str(error))
-    home = Home.find(arguments.home)
+    home = StackHome.find(arguments.home)
     home.create()
     return serve(lambda: SupervisorService(home, arguments.bus, inventory), "supervisor")
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Coroutine
 
-    from mosaic_bus.home import Home
     from mosaic_services.environments import Environment
+    from mosaic_services.home import StackHome
     from mosaic_services.supervisor.bridge import Bridge, Stream
     from mosaic_services.supervisor.frames import Frames
     from mosaic_services.supervisor.templates import Templates
@@ -64,7 +64,7 @@ class Attempts:
 
     def __init__(
         self,
-        home: Home,
+        home: StackHome,
         builder: Builder,
         templates: Templates,
         bridge: Bridge,

@@ -233,7 +233,7 @@ class Bridge:
         return carried
 
     def _pump_live(self, stream: Stream, turns: int, window: int | None) -> int:
-        topic = (topics.run_telemetry if stream.id.kind == "journal" else topics.run_log)(stream.id.run)
+        topic = (topics.journal if stream.id.kind == "journal" else topics.log)(stream.id.run)
         carried = 0
         for _ in range(turns):
             if stream.sent is None:

@@ -30,7 +30,7 @@ from mosaic_services.processes import MARK, build_mark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mosaic_bus.home import Home
+    from mosaic_services.home import StackHome
 
 __all__ = ["BuildFailedError", "Builder"]
 
@@ -66,7 +66,7 @@ class BuildFailedError(Exception):
 class Builder:
     """Knows the environments of this host and builds what is missing, each once at a time."""
 
-    def __init__(self, home: Home, host: str, tell: Callable[[BuildProgress], None]) -> None:
+    def __init__(self, home: StackHome, host: str, tell: Callable[[BuildProgress], None]) -> None:
         self._home = home
         self._host = host
         self._tell = tell

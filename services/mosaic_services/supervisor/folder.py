@@ -19,7 +19,7 @@ from mosaic_services.supervisor.run_host import write_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mosaic_bus.home import Home
+    from mosaic_services.home import StackHome
 
 __all__ = ["AttemptFolder", "AttemptKey", "Placement"]
 
@@ -83,7 +83,7 @@ class Placement:
 class AttemptFolder:
     """`<home>/runs/<run>/<attempt>/`, and the note in `<home>/active/` that says it is not done with yet."""
 
-    def __init__(self, home: Home, key: AttemptKey) -> None:
+    def __init__(self, home: StackHome, key: AttemptKey) -> None:
         self.key = key
         self.path = home.runs / key.run / str(key.attempt)
         self._note = home.path / "active" / str(key)
@@ -92,13 +92,13 @@ class AttemptFolder:
         self._complained: set[str] = set()
 
     @classmethod
-    def active(cls, home: Home) -> list[AttemptFolder]:
+    def active(cls, home: StackHome) -> list[AttemptFolder]:
         """All attempts of this home that are not done with: running, unreported, or not yet stored whole."""
         notes = sorted(note for note in (home.path / "active").glob("*.*") if note.suffix[1:].isdecimal())
         return [cls(home, AttemptKey(note.stem, int(note.suffix[1:]))) for note in notes]
 
     @classmethod
-    def last_of(cls, home: Home, run: str) -> AttemptFolder | None:
+    def last_of(cls, home: StackHome, run: str) -> AttemptFolder | None:
         """The newest attempt of a run that was on this host."""
         try:
             numbers = [int(each.name) for each in (home.runs / run).iterdir() if each.name.isdecimal()]

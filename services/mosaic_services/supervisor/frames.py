@@ -271,7 +271,7 @@ class Frames:
                 self.complain(ring.key, ring.stream, str(error))
                 continue
             if new and (handle := self.handle(ring)) is not None:
-                self._publish(topics.run_frame(ring.key.run), handle, ())
+                self._publish(topics.frame(ring.key.run), handle, ())
                 self.counters["frames_published"] += 1
 
     def complain(self, key: AttemptKey, stream: str, reason: str) -> None:

@@ -94,7 +94,7 @@ class Pictures:
             if kind in self._sent:
                 self._sent[kind].again = True
         self.asked.set()
-        return topics.run_picture(lease.run, lease.max_dim, lease.quality)
+        return topics.picture(lease.run, lease.max_dim, lease.quality)
 
     def plan(self, now: float) -> list[Job]:
         """What is to be encoded now; nothing once nobody has asked for a while."""
@@ -118,7 +118,7 @@ class Pictures:
         for kind, sent in self._sent.items():
             if sent.again and now - sent.at >= _AGAIN_S:
                 sent.again, sent.at = False, now
-                topic = topics.run_picture(sent.encoded.handle.run, kind.max_dim, kind.quality)
+                topic = topics.picture(sent.encoded.handle.run, kind.max_dim, kind.quality)
                 due.append((topic, sent.encoded.handle, sent.encoded.picture))
         return due
 

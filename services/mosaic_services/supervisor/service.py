@@ -25,7 +25,6 @@ from mosaic_bus.commands import (
     WatchFrames,
     WatchFramesResult,
 )
-from mosaic_bus.envelope import new_id
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import (
@@ -37,6 +36,7 @@ from mosaic_bus.messages import (
     StreamId,
 )
 from mosaic_bus.service import Service, explain
+from mosaic_bus.wire.envelope import new_id
 from mosaic_services.supervisor import frames, pictures, processes
 from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mosaic_bus.client import Subscription
-    from mosaic_bus.envelope import Message
-    from mosaic_bus.home import Home
+    from mosaic_bus.wire.envelope import Message
+    from mosaic_services.home import StackHome
     from mosaic_services.supervisor.inventory import Inventory
 
 __all__ = ["SupervisorService"]
@@ -70,7 +70,9 @@ _FLUSH_S = 5.0
 class SupervisorService(Service):
     """Runs attempts on one host."""
 
-    def __init__(self, home: Home, bus_address: str | None, inventory: Inventory) -> None:
+    home: StackHome
+
+    def __init__(self, home: StackHome, bus_address: str | None, inventory: Inventory) -> None:
         host = inventory.host
         super().__init__(topics.supervisor(host), home, bus_address)
         self.lock = home.lock("supervisor")
@@ -242,7 +244,7 @@ class SupervisorService(Service):
     async def _announce_tails(self) -> None:
         while True:
             if self.bridge.streams:
-                self.bus.publish(topics.host_streams(self.host), self.bridge.tails())
+                self.bus.publish(topics.streams(self.host), self.bridge.tails())
             await wait(self.watcher.tails_changed, 1.0, at_least=0.2)
 
     async def _report(self) -> None:

@@ -137,7 +137,7 @@ class OptunaDriver:
         run = known or self._new_id()
         if known is None:
             trial.set_user_attr("run", run)
-        async with self._bus.subscribe(topics.run_state(run), topics.run_summary(run)) as news:
+        async with self._bus.subscribe(topics.run_state(run), topics.summary(run)) as news:
             await self._submit(trial, run, chosen)
             self._watcher.started(trial.number, run, chosen, again=known is not None)
             if self._cancelled():

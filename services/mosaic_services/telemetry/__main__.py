@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from mosaic_bus.home import Home
 from mosaic_bus.service import serve
 from mosaic_services.arguments import service_arguments
+from mosaic_services.home import StackHome
 from mosaic_services.telemetry.service import TelemetryService
 
 
 def main() -> int:
     """Entry point."""
     arguments = service_arguments("telemetry").parse_args()
-    home = Home.find(arguments.home)
+    home = StackHome.find(arguments.home)
     home.create()
     return serve(lambda: TelemetryService(home, arguments.bus), "telemetry")
 

@@ -34,8 +34,8 @@ from mosaic_services.telemetry.writer import Report, Writer
 
 if TYPE_CHECKING:
     from mosaic_bus.client import Subscription
-    from mosaic_bus.envelope import Message
-    from mosaic_bus.home import Home
+    from mosaic_bus.wire.envelope import Message
+    from mosaic_services.home import StackHome
     from mosaic_services.telemetry.streams import Ask
 
 __all__ = ["TelemetryService"]
@@ -47,13 +47,14 @@ ASK_TIMEOUT_S = 0.9
 _QUERIES_AT_ONCE = 4
 _REFUSED_AT_MOST = 100
 """Of so many sources the first bad body is logged; all are counted."""
-_ENDINGS = (".telemetry.", ".log.", ".streams.")
 
 
 class TelemetryService(Service):
     """Stores every line exactly once, keeps live aggregates, answers queries."""
 
-    def __init__(self, home: Home, bus_address: str | None = None) -> None:
+    home: StackHome
+
+    def __init__(self, home: StackHome, bus_address: str | None = None) -> None:
         home.create()
         # First of all: a second aggregator must not count as a start.
         self._lock = home.lock("telemetry")
@@ -75,7 +76,7 @@ class TelemetryService(Service):
 
     async def start(self) -> None:
         """Listen to every run and every host, and begin to write."""
-        subscription = self.bus.subscribe("run.", "repair.", "host.")
+        subscription = self.bus.subscribe("journal.", "log.", "repair.", "streams.")
         await self.bus.synced()
         if self._writer.failure:
             self.set_status("degraded", self._writer.failure)
@@ -107,15 +108,11 @@ class TelemetryService(Service):
 
     async def _receive(self, subscription: Subscription) -> None:
         async for message in subscription:
-            topic = message.topic
-            repair = topic.startswith("repair.")
-            if not repair and not topic.endswith(_ENDINGS):
-                continue
             try:
-                if topic.endswith(".streams."):
+                if message.topic.startswith("streams."):
                     self._inbox.announce(StreamTails.model_validate(message.payload))
                 else:
-                    self._take_batch(message, repair=repair)
+                    self._take_batch(message, repair=message.topic.startswith("repair."))
             except (ValidationError, ValueError) as error:
                 self._bad_batches += 1
                 self._complain(message, error)
@@ -156,7 +153,7 @@ class TelemetryService(Service):
             ]
             self.bus.publish(topics.STORED, StoredPositions(storing=not report.failure, positions=positions))
         for summary in report.summaries:
-            self.bus.publish(topics.run_summary(summary.run), summary)
+            self.bus.publish(topics.summary(summary.run), summary)
         for ask in report.asks:
             self.spawn(self._ask(ask), "ask")
 

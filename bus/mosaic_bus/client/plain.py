@@ -1,0 +1,142 @@
+"""A plain synchronous front to the bus, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from mosaic_bus.client.connection import BusClient, Subscription
+from mosaic_bus.errors import BusError, NotConnectedError
+from mosaic_bus.home import Home
+from mosaic_bus.messages import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from concurrent.futures import Future
+
+    from mosaic_bus.commands import Command
+    from mosaic_bus.frames.reader import Frame
+    from mosaic_bus.wire.address import Address
+    from mosaic_bus.wire.envelope import Message
+
+__all__ = ["Bus"]
+
+_QUEUE_LENGTH = 10_000
+
+Result = TypeVar("Result", bound=Model)
+Value = TypeVar("Value")
+
+
+class Bus:
+    """A connected bus without `await`.
+
+    It has an event loop in a thread of its own, so it also works where a loop already runs (notebooks).
+
+        with Bus() as bus:
+            print(bus.request("scheduler", Runs()).runs)
+            for message in bus.listen("summary.", timeout=5):
+                print(message.topic, message.payload)
+    """
+
+    def __init__(self, address: Address | None = None, connect_timeout: float = 5.0) -> None:
+        self.client = BusClient(address or Home.find().address())
+        self._connect_timeout = connect_timeout
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mosaic-bus", daemon=True)
+        self._thread.start()
+        try:
+            self._call(self.client.connect(connect_timeout))
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def request(self, service: str, command: Command[Result], timeout: float = 10.0) -> Result:
+        """Send a command and return its result; raise `CommandRefusedError` with the reason."""
+        return self._call(self.client.request(service, command, timeout))
+
+    def begin(self, coroutine: Coroutine[object, object, Value]) -> Future[Value]:
+        """Have something done by `client` meanwhile; the future tells what came of it."""
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise BusError("this bus is closed: open another")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def listen(self, *prefixes: str, timeout: float | None = None) -> Iterator[Message]:
+        """Yield messages as they come, all that are sent from now on; end after `timeout` seconds of silence."""
+        subscription = self._call(self._subscribe(prefixes))
+        return self._iterate(subscription, timeout)
+
+    def frames(
+        self, run: str, stream: str | None = None, *, remote: bool = False, timeout: float | None = None
+    ) -> Iterator[Frame]:
+        """Yield a run's pictures as they come; end with the run, or after `timeout` seconds without one.
+
+        They come from shared memory if the run is on this machine, else (or if `remote`) as JPEG off the bus.
+        """
+        from mosaic_bus.frames.feed import PictureFeed  # noqa: PLC0415 - needs numpy, which takes a moment
+
+        with PictureFeed(self, run, stream, remote=remote) as feed:
+            yield from feed.frames(timeout)
+
+    def subscribe(self, *prefixes: str, max_queue: int) -> Subscription:
+        """Receive some topics from now on, with `wait_for`; the oldest messages go if more than `max_queue` wait."""
+        return self._call(self._subscribe(prefixes, max_queue))
+
+    def wait_for(self, subscription: Subscription, timeout: float) -> Message | None:
+        """Wait for the next message of a subscription; None if none came in time."""
+        return self._call(subscription.next(timeout))
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Stop receiving; does no harm after the bus was closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(subscription.close)
+
+    def _iterate(self, subscription: Subscription, timeout: float | None) -> Iterator[Message]:
+        try:
+            while not subscription.closed:
+                message = self.wait_for(subscription, 1.0 if timeout is None else timeout)
+                if message is not None:
+                    yield message
+                elif timeout is not None:
+                    return
+        finally:
+            self.unsubscribe(subscription)  # An iterator may outlive its bus.
+
+    async def _subscribe(self, prefixes: tuple[str, ...], max_queue: int = _QUEUE_LENGTH) -> Subscription:
+        subscription = self.client.subscribe(*prefixes, max_queue=max_queue)
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await self.client.synced()
+        except TimeoutError:
+            subscription.close()
+            raise NotConnectedError(self.client.address.egress, self._connect_timeout) from None
+        return subscription
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._thread.is_alive():
+            self._call(self.client.close())
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._call(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, coroutine: Coroutine[object, object, Value]) -> Value:
+        future = self.begin(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C ends the wait, and with it what was waited for.
+            future.cancel()
+            raise

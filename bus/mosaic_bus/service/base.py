@@ -1,0 +1,312 @@
+"""What every service shares: heartbeat, commands carried out once, `ping` / `info` / `stats`, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import ValidationError
+
+from mosaic_bus import topics
+from mosaic_bus.client.connection import BusClient, Subscription
+from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Stats
+from mosaic_bus.errors import BadMessageError, BusError, CommandRefusedError, NameTakenError, NoAnswerError
+from mosaic_bus.logs import Logger, configure_logging
+from mosaic_bus.messages import Model, ServiceState
+from mosaic_bus.service.answers import AnswerBook
+from mosaic_bus.wire import envelope
+from mosaic_bus.wire.envelope import PROTOCOL_VERSION, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from mosaic_bus.home import Home
+
+__all__ = ["HEARTBEAT_S", "Service", "serve"]
+
+_log = Logger()
+
+_GARBAGE_THRESHOLDS = (100_000, 20, 100)
+_MOST_FILES = 65_536
+
+Result = TypeVar("Result", bound=Model)
+
+HEARTBEAT_S = 1.0
+_NAME_TAKEN_WITHIN_S = 0.3
+_LONGEST_NAME = 64
+# Who is told to stop while it begins has so long to get it done: without a broker it never will.
+_BEGIN_S = 5.0
+_PROBLEMS_SHOWN = 20
+VERSION = "0.1.0"
+
+
+class Service:
+    """Base of all services. A subclass registers handlers, adds tasks in `start`, tidies up in `finish`."""
+
+    def __init__(self, name: str, home: Home, bus_address: str | None = None) -> None:
+        self.name = name
+        self.home = home
+        self.epoch = home.next_epoch(name)
+        self.bus = BusClient(home.address(bus_address), source=name, epoch=self.epoch)
+        self.started_at = time.time()
+        self.status: Literal["ok", "degraded", "stopping"] = "ok"
+        self.detail = ""
+        self._handlers: dict[str, tuple[type[Command[Any]], Callable[[Any], Awaitable[Model]]]] = {}
+        self._answers = AnswerBook()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._failure: BaseException | None = None
+        self.handle(Ping, self._on_ping)
+        self.handle(Info, self._on_info)
+        self.handle(Stats, self._on_stats)
+
+    # ── for subclasses ──────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Begin work; the bus is connected. Add endless tasks with `spawn`."""
+
+    async def finish(self) -> None:
+        """Tidy up; the bus is still connected."""
+
+    def counters(self) -> dict[str, int | float]:
+        """What this service counts, beyond the counters of its bus connection."""
+        return {}
+
+    def details(self) -> dict[str, Any]:
+        """What `info` says beyond the usual."""
+        return {}
+
+    def handle(self, command: type[Command[Result]], handler: Callable[[Any], Awaitable[Result]]) -> None:
+        """Answer a command with a coroutine that takes it and returns its result."""
+        self._handlers[command.name] = (command, handler)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a task for as long as the service runs; if it fails, the service ends loudly."""
+        task = asyncio.create_task(work, name=f"{self.name}:{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def set_status(self, status: Literal["ok", "degraded"], detail: str = "") -> None:
+        """Say how the service is; a change is logged and published at once."""
+        if (status, detail) != (self.status, self.detail) and self.status != "stopping":
+            self.status, self.detail = status, detail
+            _log.info("status", status=status, detail=detail)
+            self._beat()
+
+    def stop(self) -> None:
+        """Ask the service to end."""
+        self._stop.set()
+
+    # ── running ─────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Connect, work until stopped, tidy up."""
+        if not await self._unless_stopped(self.bus.connect(timeout=None), 0):
+            return
+        _log.info("connected", service=self.name, epoch=self.epoch, address=self.bus.address.ingress)
+        try:
+            if await self._unless_stopped(self._begin(), _BEGIN_S):
+                await self._stop.wait()
+        except BaseException as error:
+            self._failure = self._failure or error  # So that `finish` can tell a failure from an order to stop.
+            raise
+        finally:
+            self.status = "stopping"
+            self._beat()
+            try:
+                await self.finish()
+            finally:
+                tasks = list(self._tasks)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await self.bus.close()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _begin(self) -> None:
+        await self._require_own_name()
+        commands = self.bus.subscribe(topics.command(self.name))
+        await self.bus.synced()
+        await self.start()
+        self.spawn(self._take_commands(commands), "commands")
+        self.spawn(self._heartbeat(), "heartbeat")
+
+    async def _require_own_name(self) -> None:
+        """Refuse to run beside another of the same name: both would carry out every command."""
+        try:
+            other = await self.bus.request(self.name, Info(), timeout=_NAME_TAKEN_WITHIN_S)
+        except NoAnswerError:
+            return
+        raise NameTakenError(self.name, self.bus.address.ingress, other.pid)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None], grace_s: float) -> bool:
+        """Do what waits for the broker as long as it takes; False if we are told to stop and it is not done soon."""
+        working = asyncio.create_task(work)
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        await asyncio.wait([working], timeout=grace_s)
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            return False
+        working.result()
+        return True
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.error("task failed", task=task.get_name(), exc_info=failure)
+            self._failure = self._failure or failure
+            self._stop.set()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _beat(self) -> None:
+        self.bus.publish(topics.service_state(self.name), self._state())
+
+    def _state(self) -> ServiceState:
+        return ServiceState(
+            service=self.name,
+            pid=os.getpid(),
+            started_at=self.started_at,
+            status=self.status,
+            detail=self.detail,
+            counters={**self.bus.counters, **self.counters()},
+        )
+
+    # ── commands ────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_commands(self, commands: Subscription) -> None:
+        async for message in commands:
+            self.spawn(self._carry_out(message), "command")
+
+    async def _carry_out(self, message: Message) -> None:
+        command_id = message.header.id
+        reply_to = message.payload.get("reply_to")
+        # It becomes part of a topic, and anybody can send anything: what is no name cannot be answered.
+        if not isinstance(reply_to, str) or not (reply_to.isascii() and reply_to.isalnum()):
+            self.bus.counters["unanswerable"] += 1
+            return
+        if len(reply_to) > _LONGEST_NAME or len(command_id) > _LONGEST_NAME:
+            self.bus.counters["unanswerable"] += 1
+            return
+        if self._answers.begin(command_id):
+            try:
+                self._answers.finish(command_id, self._encode_answer(await self._answer(message)))
+            finally:
+                self._answers.abandon(command_id)
+        answer = self._answers.find(command_id)
+        if answer is not None:
+            self.bus.publish_packed(topics.reply(reply_to), answer, cor=command_id)
+
+    def _encode_answer(self, answer: dict[str, Any]) -> bytes:
+        """Pack an answer; if it cannot travel, pack a refusal that says why."""
+        try:
+            packed = envelope.pack(answer)
+            envelope.check_size([packed, bytes(envelope.MAX_HEADER_BYTES)])
+        except BadMessageError as error:
+            _log.warning("answer cannot be sent", reason=str(error))
+            code = error.code if error.code == "too_large" else "internal"
+            packed = envelope.pack(_refusal(code, f"{self.name} has an answer that cannot be sent: {error}", {}))
+        return packed
+
+    async def _answer(self, message: Message) -> dict[str, Any]:
+        name = message.payload.get("command")
+        try:
+            found = self._handlers.get(name) if isinstance(name, str) else None
+            if found is None:
+                known = ", ".join(sorted(self._handlers))
+                raise CommandRefusedError(
+                    "unknown_command", f"{self.name} does not know {envelope.shown(name)}; it knows {known}"
+                )
+            kind, handler = found
+            args = message.payload.get("args", {})
+            result = await handler(kind.model_validate(args))
+            return {"ok": True, "result": result.model_dump(mode="json")}
+        except CommandRefusedError as error:
+            return _refusal(error.code, error.message, error.details)
+        except ValidationError as error:
+            return _refusal("invalid_arguments", explain(error), {})
+        except Exception as error:
+            _log.exception("command failed", command=envelope.shown(name))
+            reason = f"{self.name} failed on {envelope.shown(name)}: {type(error).__name__}: {error}"
+            return _refusal("internal", reason, {})
+
+    async def _on_ping(self, _: Ping) -> Ack:
+        return Ack(note="pong")
+
+    async def _on_info(self, _: Info) -> InfoResult:
+        return InfoResult(
+            service=self.name,
+            pid=os.getpid(),
+            epoch=self.epoch,
+            started_at=self.started_at,
+            protocol=PROTOCOL_VERSION,
+            version=VERSION,
+            commands=sorted(self._handlers),
+            details=self.details(),
+        )
+
+    async def _on_stats(self, _: Stats) -> ServiceState:
+        return self._state()
+
+
+def explain(error: ValidationError) -> str:
+    """Say what was wrong with some input: each field, the value given, and what is allowed."""
+    problems = []
+    for each in error.errors(include_url=False)[:_PROBLEMS_SHOWN]:
+        where = ".".join(str(part)[:_LONGEST_NAME] for part in each["loc"]) or "value"
+        given = "" if each["type"] == "missing" else f", got {envelope.shown(each['input'])}"
+        problems.append(f"{where}: {each['msg']}{given}")
+    if (more := error.error_count() - len(problems)) > 0:
+        problems.append(f"and {more:,} more")
+    return "; ".join(problems)
+
+
+def _refusal(code: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
+    return {"ok": False, "error": {"code": code, "message": message, "details": details}}
+
+
+def _allow_many_files() -> None:
+    """Ask for more descriptors than the usual 1024: three for each run of a host, one for each client of a broker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def serve(make: Callable[[], Service], name: str) -> int:
+    """Run a service as this process's whole work, until SIGTERM or SIGINT; return the exit code."""
+    configure_logging(name)
+    _allow_many_files()
+    # What is imported stays; and a batch, or a list of runs, is thousands of small objects that die together: with the
+    # usual thresholds the collector looks at them again and again, a quarter of the time it takes to make them.
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+
+    async def main() -> None:
+        service = make()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, service.stop)
+        await service.run()
+
+    try:
+        asyncio.run(main())
+    except BusError as error:
+        _log.error("cannot run", reason=str(error))
+        return 2
+    except Exception:
+        _log.exception("failed")
+        return 1
+    return 0

@@ -1,0 +1,1 @@
+"""What travels: addresses, the bytes of a message, sending them."""

@@ -1,0 +1,46 @@
+"""Figures of a run, for people: how long it will take, what its loss is, what belongs to a picture."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from mosaic_services.cli.display.output import number
+from mosaic_services.progress import fraction
+
+if TYPE_CHECKING:
+    from mosaic_bus.frames import Frame
+    from mosaic_bus.messages import FrameHandle, RunState, RunSummary
+
+__all__ = ["eta_s", "loss", "of_picture"]
+
+
+def eta_s(state: RunState, summary: RunSummary, now: float) -> float | None:
+    """Seconds until the end, from the present speed, else from the time taken so far."""
+    if summary.total_steps and summary.steps_per_s > 0:
+        return max(0.0, (summary.total_steps - summary.step) / summary.steps_per_s)
+    done = fraction(summary)
+    if not done or state.started_at is None:
+        return None
+    return max(0.0, (now - state.started_at) * (1 - done) / done)
+
+
+def loss(summary: RunSummary) -> float | None:
+    """The newest scalar whose name contains "loss": the policy's if there are several."""
+    names = [name for name in summary.scalars if "loss" in name.lower()]
+    if not names:
+        return None
+    names.sort(key=lambda name: ("policy" not in name.lower() and "actor" not in name.lower(), name))
+    return summary.scalars[names[0]]
+
+
+def of_picture(picture: FrameHandle | Frame) -> str:
+    """Write the figures that belong to a picture, as far as they are known."""
+    parts = [f"step {picture.step:,}", f"episode {picture.episode:,}"]
+    named = (
+        ("reward", picture.last_reward),
+        ("return", picture.rolling_return),
+        ("steps/s", picture.step_rate_hz),
+    )
+    parts += [f"{name} {number(value)}" for name, value in named if value is not None and not math.isnan(value)]
+    return "  ".join(parts)

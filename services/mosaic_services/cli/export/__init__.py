@@ -1,0 +1,1 @@
+"""`mosaic export`: a run's data as Parquet files."""

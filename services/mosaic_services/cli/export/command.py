@@ -1,0 +1,180 @@
+"""`mosaic export`: a run's data as Parquet files, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import pyarrow.parquet as pq
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from mosaic_bus.commands import Episodes, Events, Logs, RunDetail, Show, StreamCounters, Streams
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_services.cli.display.output import console, print_json, say, short
+from mosaic_services.cli.errors import FAILED, CliError, InputError
+from mosaic_services.cli.export.columns import EPISODES, EVENTS, LOGS, SCALARS, scalar_rows, table_of
+from mosaic_services.cli.options import current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from mosaic_bus import Bus
+
+__all__ = ["command"]
+
+_PAGE = 10_000
+_DATA = ("events", "episodes", "scalars", "logs")
+_ABOUT = "run.json"
+_FILES = {_ABOUT, *(f"{name}.parquet" for name in _DATA)}
+_NAMED = 3
+
+
+def command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write; must not exist yet.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Write a run's events, episodes, scalars and logs to Parquet files, and what is known about it to run.json."""
+    if out.exists() and not force:
+        raise InputError(f"{out} exists already", "choose another folder, or replace it with --force")
+    # A link stays, and what it points to is replaced.
+    folder = out.resolve()
+    _require_replaceable(folder)
+    with current.connect() as bus:
+        detail = bus.request("scheduler", Show(run=run))
+        try:
+            streams = bus.request("telemetry", Streams(run=detail.run.run)).streams
+        except CommandRefusedError:
+            streams = []
+        try:
+            counts = _export(bus, detail, streams, folder, quiet=as_json)
+        except OSError as error:
+            raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+    _report(detail, out, counts, [each for each in streams if not each.final or each.missing] != [], as_json=as_json)
+
+
+def _report(detail: RunDetail, out: Path, counts: dict[str, int], partial: bool, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"run": detail.run.run, "folder": str(out.absolute()), "complete": not partial, "rows": counts})
+        return
+    what = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    say(f"exported {short(detail.run.run)} to ", (str(out), "bold"), f": {what}")
+    if partial:
+        say(("the run has not ended or not all of it is stored: the files hold what there was", "yellow"))
+
+
+def _export(bus: Bus, detail: RunDetail, streams: list[StreamCounters], folder: Path, *, quiet: bool) -> dict[str, int]:
+    """Write all files beside the folder, then put them in its place; return how many rows there are of each kind."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        counts = _write_all(bus, detail, scratch, sum(each.stored for each in streams), quiet=quiet)
+        document = {
+            **detail.model_dump(mode="json"),
+            "streams": [each.model_dump(mode="json") for each in streams],
+            "rows": counts,
+        }
+        (scratch / _ABOUT).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        scratch.chmod(0o755)
+        _replace(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return counts
+
+
+def _require_replaceable(folder: Path) -> None:
+    """Refuse a folder that holds anything but an export: replacing it would delete what cannot be exported again."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder")
+    inside = sorted(folder.iterdir())
+    others = [each.name for each in inside if each.name not in _FILES or not each.is_file()]
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        names = ", ".join(others[:_NAMED]) + more
+        raise InputError(f"{folder} is not only an export: it also holds {names}", "choose another folder")
+    if inside and not (folder / _ABOUT).exists():
+        raise InputError(f"{folder} is no export: it has no {_ABOUT}", "choose another folder")
+    if folder == Path.cwd():
+        raise InputError(f"{folder} is the folder you are in, and would be a new one", "choose another folder")
+
+
+def _replace(scratch: Path, folder: Path) -> None:
+    """Put the finished folder in its place; an old one is moved away first and removed last."""
+    if not folder.exists():
+        scratch.rename(folder)
+        return
+    _require_replaceable(folder)  # again: an export can take long
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+    try:
+        os.replace(folder, old)  # noqa: PTH105 - replaces the empty folder
+        scratch.rename(folder)
+    finally:
+        if not folder.exists():  # it went wrong between the two: the old one goes back
+            os.replace(old, folder)  # noqa: PTH105 - as above
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_all(bus: Bus, detail: RunDetail, folder: Path, total: int, *, quiet: bool) -> dict[str, int]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(), transient=True, disable=quiet or not console().is_terminal) as progress:
+        task = progress.add_task("exporting", total=total or None)
+        return _write(bus, detail, folder, lambda rows: progress.advance(task, rows))
+
+
+def _write(bus: Bus, detail: RunDetail, folder: Path, advance: Callable[[int], None]) -> dict[str, int]:
+    run = detail.run.run
+    attempts = range(1, detail.run.attempt + 1)
+    counts = dict.fromkeys(_DATA, 0)
+    with (
+        _writer(folder / "events.parquet", EVENTS) as events,
+        _writer(folder / "scalars.parquet", SCALARS) as scalars,
+        _writer(folder / "episodes.parquet", EPISODES) as episodes,
+        _writer(folder / "logs.parquet", LOGS) as logs,
+    ):
+        for attempt in attempts:
+            for rows in _pages(bus, Events(run=run, attempt=attempt, limit=_PAGE)):
+                counts["events"] += _append(events, EVENTS, rows, attempt)
+                counts["scalars"] += _append(scalars, SCALARS, scalar_rows(rows), attempt)
+                advance(len(rows))
+            for rows in _pages(bus, Episodes(run=run, attempt=attempt, limit=_PAGE)):
+                counts["episodes"] += _append(episodes, EPISODES, rows, attempt)
+            for rows in _pages(bus, Logs(run=run, attempt=attempt, limit=_PAGE)):
+                counts["logs"] += _append(logs, LOGS, rows, attempt)
+                advance(len(rows))
+    return counts
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, compression="zstd")
+
+
+def _append(writer: pq.ParquetWriter, schema: pa.Schema, rows: list[dict[str, Any]], attempt: int) -> int:
+    if rows:
+        writer.write_table(table_of([{"attempt": attempt, **row} for row in rows], schema))
+    return len(rows)
+
+
+def _pages(bus: Bus, query: Events | Episodes | Logs) -> Iterator[list[dict[str, Any]]]:
+    """All pages of a query; a run that wrote nothing has none."""
+    start: int | None = 0
+    while start is not None:
+        try:
+            page = bus.request("telemetry", query.model_copy(update={"start": start}), timeout=30.0)
+        except CommandRefusedError as error:
+            if error.code == "unknown_run":
+                return
+            raise
+        if page.next is not None and page.next <= start:
+            raise CliError(f"telemetry's page {start} points back to {page.next}", code=FAILED)
+        yield page.rows
+        start = page.next

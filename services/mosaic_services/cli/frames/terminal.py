@@ -1,0 +1,82 @@
+"""Pictures made of characters: each is an upper half block, with one pixel as its colour and one as its background."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from mosaic_services.cli.display.figures import of_picture
+from mosaic_services.cli.display.keys import Keys
+from mosaic_services.cli.display.output import ago, plain
+
+if TYPE_CHECKING:
+    from mosaic_bus.frames import Frame
+    from mosaic_bus.frames.feed import PictureFeed
+
+__all__ = ["draw", "watch_pictures"]
+
+_ALTERNATE, _BACK = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
+_HOME, _CLEAR_LINE, _CLEAR_BELOW, _PLAIN = "\033[H", "\033[K", "\033[J", "\033[0m"
+_KEY_S = 0.02
+_FRAME_S = 0.05
+_LINES_BELOW = 2
+
+
+def draw(frame: Frame, columns: int, rows: int) -> list[str]:
+    """Write a picture on at most so many rows of so many characters."""
+    image = Image.fromarray(frame.picture).convert("RGB")
+    scale = min(columns / image.width, 2 * rows / image.height)
+    width, height = max(1, int(image.width * scale)), max(2, int(image.height * scale) // 2 * 2)
+    pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR)).astype(int)
+    lines = []
+    for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
+        cells = []
+        before = None
+        for top, bottom in zip(upper, lower, strict=True):
+            if (top, bottom) != before:
+                before = (top, bottom)
+                cells.append("\033[38;2;{};{};{};48;2;{};{};{}m".format(*top, *bottom))
+            cells.append("▀")
+        lines.append("".join(cells) + _PLAIN)
+    return lines
+
+
+def watch_pictures(feed: PictureFeed) -> None:
+    """Draw the pictures as they come until q, or until the run has ended."""
+    frame: Frame | None = None
+    with Keys() as keys:
+        sys.stdout.write(_ALTERNATE)
+        try:
+            while not feed.is_over:
+                frame = feed.next(_FRAME_S) or frame
+                _show(feed, frame)
+                if keys.next(_KEY_S) in {"q", "escape"}:
+                    return
+        except KeyboardInterrupt:
+            return
+        finally:
+            sys.stdout.write(_BACK)
+            sys.stdout.flush()
+    print(f"{plain(feed.state.name)} has ended ({feed.state.state})")
+
+
+def _show(feed: PictureFeed, frame: Frame | None) -> None:
+    columns, rows = shutil.get_terminal_size()
+    lines = draw(frame, columns, max(1, rows - _LINES_BELOW)) if frame is not None else []
+    below = [_below(feed, frame)[:columns], f"{plain(feed.state.name)}   [q] quit"[:columns]]
+    text = f"{_CLEAR_LINE}\r\n".join([*lines, *below])
+    sys.stdout.write(f"{_HOME}{text}{_CLEAR_BELOW}")
+    sys.stdout.flush()
+
+
+def _below(feed: PictureFeed, frame: Frame | None) -> str:
+    if frame is None:
+        return "waiting for a picture…"
+    # First, for a narrow terminal shows only the beginning of the line.
+    died = "its writer has died: no more will come  " if any(each.writer == "dead" for each in feed.streams) else ""
+    age = "" if (said := ago(frame.wall)) == "just now" else f"{said}  "
+    return f"{died}{age}{of_picture(frame)}"

@@ -1,0 +1,122 @@
+"""What holds for every command: which home, which bus, how much to say."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from mosaic_services.cli.errors import NoStackError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mosaic_bus import Bus
+    from mosaic_bus.wire.address import Address
+    from mosaic_services.home import StackHome
+
+__all__ = ["Settings", "current", "with_settings"]
+
+_CONNECT_TIMEOUT_S = 3.0
+
+
+@dataclass
+class Settings:
+    """The options that every command takes."""
+
+    home_path: str | None = None
+    bus: str | None = None
+    verbose: bool = False
+
+    @property
+    def home(self) -> StackHome:
+        """The folder of the stack."""
+        from mosaic_services.home import StackHome  # noqa: PLC0415 - start-up time
+
+        return StackHome.find(self.home_path)
+
+    @property
+    def address(self) -> Address:
+        """Where the bus is."""
+        return self.home.address(self.bus)
+
+    def require_stack(self) -> Address:
+        """Return the address of the bus; say at once, without waiting, if nothing can be there."""
+        address = self.address
+        socket = Path(address.ingress.removeprefix("ipc://"))
+        if address.ingress.startswith("ipc://") and not socket.exists():
+            raise NoStackError(f"no stack runs in {self.home.path}", "start one with: mosaic up")
+        return address
+
+    def connect(self) -> Bus:
+        """Connect to the running stack."""
+        from mosaic_bus import Bus  # noqa: PLC0415 - start-up time
+        from mosaic_bus.logs import log_to_stderr  # noqa: PLC0415 - start-up time
+
+        log_to_stderr()
+        return Bus(self.require_stack(), connect_timeout=_CONNECT_TIMEOUT_S)
+
+
+current = Settings()
+
+_HOME = Annotated[
+    str | None,
+    typer.Option(
+        "--home",
+        metavar="DIR",
+        help="Folder of the stack (default: $MOSAIC_HOME or ~/.mosaic).",
+        rich_help_panel="Everywhere",
+        show_default=False,
+    ),
+]
+_BUS = Annotated[
+    str | None,
+    typer.Option(
+        "--bus",
+        metavar="ADDRESS",
+        help="Address of the bus (default: the home's own).",
+        rich_help_panel="Everywhere",
+        show_default=False,
+    ),
+]
+_VERBOSE = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show the details of an error.", rich_help_panel="Everywhere")
+]
+
+
+def with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that every command takes, so that they may stand before or after its name."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        home: str | None = None,
+        bus: str | None = None,
+        verbose: bool = False,
+        **options: Any,
+    ) -> None:
+        current.home_path = home or current.home_path
+        current.bus = bus or current.bus
+        current.verbose = verbose or current.verbose
+        function(*args, **options)
+
+    signature = inspect.signature(function, eval_str=True)
+    extra = {"home": (_HOME, None), "bus": (_BUS, None), "verbose": (_VERBOSE, False)}
+    parameters = [
+        *signature.parameters.values(),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for name, (kind, default) in extra.items()
+        ),
+    ]
+    for each in parameters:
+        kind, *details = get_args(each.annotation) or (None,)
+        if kind is bool:
+            details[0].metavar = ""  # a switch takes no value: its help need not name a type
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command

@@ -1,0 +1,1 @@
+"""`mosaic sweep`: many runs from one file, as a group."""

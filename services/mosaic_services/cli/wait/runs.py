@@ -1,0 +1,198 @@
+"""Waits for runs: a progress line per run until it is final and all its telemetry is stored."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.table import Table
+
+from mosaic_bus.commands import Logs, Show, Summaries
+from mosaic_bus.errors import CommandRefusedError, NoAnswerError
+from mosaic_bus.messages import RunState, RunStateName, RunSummary
+from mosaic_services.cli.display.output import console, duration, number, print_json, say, short, state_text
+from mosaic_services.cli.errors import FAILED, STOPPED
+from mosaic_services.cli.wait.patience import Outage
+from mosaic_services.progress import fraction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mosaic_bus import Bus
+
+__all__ = ["Watched", "exit_code", "outcome_lines", "wait_for"]
+
+_POLL_S = 0.25
+# A run that has ended and whose telemetry does not move for this long is reported as it is.
+_STALLED_S = 15.0
+_MOST_AT_ONCE = 1000
+
+
+@dataclass
+class Watched:
+    """A run that is waited for: what was last heard of it, and when that last changed."""
+
+    run: str
+    state: RunState | None = None
+    summary: RunSummary | None = None
+    moved_at: float = 0.0
+    told: str = ""
+
+    def update(self, state: RunState, summary: RunSummary | None, now: float) -> None:
+        """Take in what is known at a moment of the monotonic clock."""
+        if (state, summary) != (self.state, self.summary) or not self.moved_at:
+            self.moved_at = now
+        self.state, self.summary = state, summary
+
+    def heard_nothing(self, now: float) -> None:
+        """Take note that a service did not answer: what does not move meanwhile has not stalled."""
+        self.moved_at = now
+
+    def done(self, now: float) -> bool:
+        """Whether there is nothing more to wait for: final and stored whole, or final and stalled."""
+        if self.state is None or not self.state.state.final:
+            return False
+        never_started = self.state.attempt == 0
+        complete = self.summary is not None and self.summary.complete and self.summary.attempt == self.state.attempt
+        return never_started or complete or now - self.moved_at > _STALLED_S
+
+    @property
+    def complete(self) -> bool:
+        """Whether all its telemetry is stored."""
+        return self.summary is not None and self.summary.complete
+
+
+def wait_for(bus: Bus, runs: list[str], *, as_json: bool) -> int:
+    """Wait until all runs are final; print how each ended; return the exit code."""
+    watched = [Watched(run) for run in runs]
+    if as_json:
+        _poll_until_done(bus, watched, lambda: None)
+    elif sys.stdout.isatty():
+        _show_live(bus, watched)
+    else:
+        _poll_until_done(bus, watched, lambda: _tell_changes(watched))
+    if as_json:
+        print_json({"runs": [_document(each) for each in watched]})
+    else:
+        for each in watched:
+            _print_outcome(bus, each)
+    return exit_code([each.state.state for each in watched if each.state])
+
+
+def _show_live(bus: Bus, watched: list[Watched]) -> None:
+    def frame() -> Table:
+        grid = Table.grid(padding=(0, 2))
+        for each in watched:
+            if each.state is not None:
+                grid.add_row(short(each.run), state_text(each.state.state), _progress(each))
+        return grid
+
+    with Live(frame(), console=console(), transient=True, auto_refresh=False) as live:
+        _poll_until_done(bus, watched, lambda: live.update(frame(), refresh=True))
+
+
+def _tell_changes(watched: list[Watched]) -> None:
+    for each in watched:
+        line = f"{each.state.state}: {each.state.reason}" if each.state else ""
+        if line and line != each.told:
+            each.told = line
+            print(f"{short(each.run)}  {line}", flush=True)
+
+
+def _progress(each: Watched) -> str:
+    state, summary = each.state, each.summary
+    if state is None or summary is None or state.state in {RunStateName.QUEUED, RunStateName.PREPARING}:
+        return "" if state is None else state.detail or state.reason
+    parts = []
+    if (done := fraction(summary)) is not None:
+        filled = int(done * 20)
+        parts.append("█" * filled + "░" * (20 - filled) + f" {done:4.0%}")
+    parts.append(f"step {summary.step:,}  episode {summary.episodes:,}")
+    if summary.steps_per_s:
+        parts.append(f"{summary.steps_per_s:,.0f} steps/s")
+    if summary.return_mean is not None:
+        parts.append(f"return {number(summary.return_mean)}")
+    return "  ".join(parts)
+
+
+def _poll_until_done(bus: Bus, watched: list[Watched], changed: Callable[[], None]) -> None:
+    outage = Outage()
+    while True:
+        now = time.monotonic()
+        with outage:
+            _poll(bus, watched, now)
+        if outage.silent:
+            for each in watched:
+                each.heard_nothing(now)
+        changed()
+        if all(each.done(now) for each in watched):
+            return
+        time.sleep(_POLL_S)
+
+
+def _poll(bus: Bus, watched: list[Watched], now: float) -> None:
+    waiting = [each for each in watched if not each.done(now)]
+    summaries = {}
+    for start in range(0, len(waiting), _MOST_AT_ONCE):
+        wanted = [each.run for each in waiting[start : start + _MOST_AT_ONCE]]
+        found = bus.request("telemetry", Summaries(runs=wanted, limit=len(wanted)), timeout=5.0).summaries
+        summaries.update({each.run: each for each in found})
+    for each in waiting:
+        state = bus.request("scheduler", Show(run=each.run), timeout=5.0).run
+        each.update(state, summaries.get(each.run), now)
+
+
+def exit_code(states: list[RunStateName]) -> int:
+    """Failed wins over cancelled or lost, which win over succeeded."""
+    if RunStateName.FAILED in states:
+        return FAILED
+    return STOPPED if {RunStateName.CANCELLED, RunStateName.LOST} & set(states) else 0
+
+
+def _print_outcome(bus: Bus, each: Watched) -> None:
+    state, summary = each.state, each.summary
+    if state is None:
+        return
+    took = f" in {duration(state.ended_at - state.started_at)}" if state.ended_at and state.started_at else ""
+    line = state_text(state.state)
+    say((short(state.run), "bold"), " ", line, f" {state.name}{took}", end="")
+    if summary is not None and summary.events:
+        mean = (
+            f", return {number(summary.return_mean)} ± {number(summary.return_std)} (last 100 episodes)"
+            if summary.return_mean is not None
+            else ""
+        )
+        console().print(
+            f": {summary.episodes:,} episodes, {summary.step:,} steps, {summary.events:,} events{mean}", end=""
+        )
+    console().print()
+    if not each.complete and state.attempt:
+        say(("  its telemetry is not stored whole yet", "yellow"), f"  (mosaic show {short(state.run)})")
+    if state.state is not RunStateName.SUCCEEDED:
+        for text in outcome_lines(bus, state):
+            say(f"  {text}")
+
+
+def outcome_lines(bus: Bus, state: RunState) -> list[str]:
+    """Say why a run did not succeed, with the end of its log."""
+    category = f"{state.category}: " if state.category else ""
+    lines = [f"{category}{state.reason}"]
+    if state.state is RunStateName.FAILED and state.attempt:
+        try:
+            rows = bus.request("telemetry", Logs(run=state.run, tail=5), timeout=2.0).rows
+            lines += [f"  | {row['line']}" for row in rows if str(row.get("line", "")).strip()]
+        except (CommandRefusedError, NoAnswerError):
+            pass
+        lines.append(f"see: mosaic logs {short(state.run)}   mosaic show {short(state.run)}")
+    return lines
+
+
+def _document(each: Watched) -> dict[str, object]:
+    return {
+        **(each.state.model_dump(mode="json") if each.state else {"run": each.run}),
+        "complete": each.complete,
+        "summary": each.summary.model_dump(mode="json") if each.summary else None,
+    }

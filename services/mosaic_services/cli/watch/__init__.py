@@ -1,0 +1,1 @@
+"""`mosaic watch`: follow the runs live, all of them or one closely."""

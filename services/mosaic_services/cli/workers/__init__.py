@@ -1,0 +1,1 @@
+"""`mosaic workers`: install, describe, check and remove workers."""
