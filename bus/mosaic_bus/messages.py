@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 __all__ = [
     "FINAL_STATES",
@@ -39,6 +39,7 @@ __all__ = [
     "StreamTail",
     "StreamTails",
     "Usage",
+    "Use",
 ]
 
 
@@ -135,13 +136,38 @@ class Retries(Model):
     delay_s: float = Field(default=5.0, ge=0, le=3600, description="wait before the second attempt; doubles each time")
 
 
+WorkerName = Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", description="name of the worker, e.g. baseline")]
+ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9_.-]+$", description="which of the worker's environments")]
+Folder = Annotated[str, Field(pattern=r"^/[^:\x00]*$", max_length=4096)]
+
+
+class Use(Model):
+    """The environment of another worker that a run needs on its host."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    worker: WorkerName
+    profile: ProfileName = "default"
+
+
 class RunSpec(Model):
     """What a user asks for: one run of one worker with one configuration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    worker: str = Field(pattern=r"^[a-z0-9_-]+$", description="name of the worker, e.g. baseline")
-    profile: str = Field(default="default", pattern=r"^[a-z0-9_.-]+$", description="which of the worker's environments")
+    worker: WorkerName
+    profile: ProfileName = "default"
+    uses: tuple[Use, ...] = Field(
+        default=(),
+        max_length=16,
+        description="environments that must be on the host beside the run's own; `worker.json` says how to start each",
+    )
+    interactive: bool = Field(
+        default=False, description="the worker reads lines from its stdin, which `tell` of the supervisor sends"
+    )
+    pythonpath: tuple[Folder, ...] = Field(
+        default=(), max_length=32, description="absolute folders on the host from which the worker may import modules"
+    )
     config: dict[str, Any] = Field(default_factory=dict, description="the worker's own configuration")
     name: str = Field(default="", max_length=120, description="readable name; made from the configuration if empty")
     resources: Resources = Field(default_factory=Resources)
@@ -160,6 +186,16 @@ class RunSpec(Model):
     )
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,80}$", description="the sweep that the run belongs to")
     replaces: str = Field(default="", description="the run of which this one is a repetition")
+
+    @field_validator("uses")
+    @classmethod
+    def _no_environment_twice(cls, uses: tuple[Use, ...], info: ValidationInfo) -> tuple[Use, ...]:
+        seen = {(info.data.get("worker"), info.data.get("profile"))}
+        for use in uses:
+            if (use.worker, use.profile) in seen:
+                raise ValueError(f"{use.worker}/{use.profile} is the run's own environment, or named twice")
+            seen.add((use.worker, use.profile))
+        return uses
 
 
 class RunState(Model):

@@ -33,7 +33,7 @@ _PARTS = {
     name: tuple(model.model_fields)
     for name, model in (("resources", Resources), ("limits", Limits), ("retries", Retries))
 }
-_LISTS = ("after", "requires")
+_LISTS = ("after", "requires", "pythonpath")
 
 
 class SpecError(Exception):
