@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 
 import pytest
 
-from mosaic_bus.commands import Episodes, Events, Logs, Metrics, Series, Streams, Summaries
+from mosaic_bus.commands import Checkpoints, Episodes, Events, Logs, Metrics, Series, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.telemetry import queries as module
 from mosaic_services.telemetry.errors import StoreTooNewError
@@ -229,6 +230,26 @@ def test_page_is_measured_as_it_travels(store, queries, monkeypatch, line):
     assert len(queries.logs(Logs(run="run")).rows) == 2
 
 
+def test_checkpoints_of_all_attempts_in_the_order_in_which_they_were_saved(store, queries):
+    saved = {"event": "checkpoint_saved", "ts": 1.0}
+    lines = [{**saved, "path": f"{step}.pt", "step": step} for step in (10, 20)]
+    save(store, [*lines, {**saved, "path": 5}, *episodes(0, 3)], attempt=1)
+    best = {**saved, "path": "best.pt", "step": 15, "best": True, "score": "NaN"}
+    old = {"type": "checkpoint_saved", "step_index": 18, "payload": {"path": "/abs/18.pt", "score": 2}}
+    save(store, [*goes_on_from(10), best, old], attempt=2)
+    found = queries.checkpoints(Checkpoints(run="run")).checkpoints
+    assert [(each.attempt, each.path, each.step, each.best) for each in found] == [
+        (1, "10.pt", 10, False),
+        (1, "20.pt", 20, False),
+        (2, "best.pt", 15, True),
+        (2, "/abs/18.pt", 18, False),
+    ]
+    assert (found[0].host, found[0].ts, found[0].score, found[3].score) == ("host", 1.0, None, 2)
+    assert math.isnan(found[2].score)
+    newest = queries.checkpoints(Checkpoints(run="run", limit=1)).checkpoints
+    assert [each.path for each in newest] == ["/abs/18.pt"]
+
+
 def test_logs_by_page_and_by_tail(store, queries):
     save_log(store, [b"old"], attempt=1)
     save_log(store, [b"a", b"b", b"\xff", b"d"], attempt=2)
@@ -252,6 +273,7 @@ def test_run_without_a_log_has_an_empty_one(store, queries):
         lambda queries: queries.episodes(Episodes(run="x")),
         lambda queries: queries.events(Events(run="x")),
         lambda queries: queries.logs(Logs(run="x")),
+        lambda queries: queries.checkpoints(Checkpoints(run="x")),
         lambda queries: queries.streams(Streams(run="x"), {}),
     ],
 )

@@ -10,12 +10,15 @@ from mosaic_bus.commands.common import Command
 from mosaic_bus.messages import AttemptNumber, Model, RunSummary, StreamKind
 
 __all__ = [
+    "Checkpoints",
+    "CheckpointsResult",
     "Episodes",
     "Events",
     "Logs",
     "Metrics",
     "MetricsResult",
     "Rows",
+    "SavedCheckpoint",
     "Series",
     "SeriesResult",
     "StreamCounters",
@@ -112,6 +115,33 @@ class Events(Command[Rows]):
     kinds: list[str] = Field(default_factory=list, max_length=1000)
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=1000, ge=1, le=100_000)
+
+
+class SavedCheckpoint(Model):
+    """A checkpoint that an attempt has saved, as its `checkpoint_saved` event describes it."""
+
+    attempt: int
+    host: str = Field(description="where the attempt ran, and so where the file is")
+    path: str = Field(description="relative to the attempt's folder, or absolute")
+    step: int | None = None
+    ts: float | None = None
+    best: bool = Field(default=False, description="the best of the run so far, by the worker's own measure")
+    score: float | None = Field(default=None, description="the value of that measure")
+
+
+class CheckpointsResult(Model):
+    """Checkpoints in the order in which they were saved: by attempt, then by line."""
+
+    checkpoints: list[SavedCheckpoint]
+
+
+class Checkpoints(Command[CheckpointsResult]):
+    """The newest checkpoints of a run, over all attempts. Their files may be gone. Refused with `unknown_run`."""
+
+    name: ClassVar[str] = "checkpoints"
+    result: ClassVar[type[Model]] = CheckpointsResult
+    run: str
+    limit: int = Field(default=10_000, ge=1, le=100_000)
 
 
 class Logs(Command[Rows]):

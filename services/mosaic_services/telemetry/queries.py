@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from mosaic_bus.commands import (
+    Checkpoints,
+    CheckpointsResult,
     Episodes,
     Events,
     Logs,
     Metrics,
     MetricsResult,
     Rows,
+    SavedCheckpoint,
     Series,
     SeriesResult,
     StreamCounters,
@@ -25,6 +28,7 @@ from mosaic_bus.commands import (
     SummariesResult,
 )
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_services.telemetry.lines import number as as_number
 from mosaic_services.telemetry.lines import read_event
 from mosaic_services.telemetry.store import NUMBER_BITS
 from mosaic_services.telemetry.streams import StreamKey
@@ -226,6 +230,21 @@ class Queries:
 
             return _page(rows(), command.limit)
 
+    def checkpoints(self, command: Checkpoints) -> CheckpointsResult:
+        """List the checkpoints that the journals of a run name."""
+        with self._read() as db:
+            _stream_ids(db, command.run, None)
+            rows = db.execute(
+                "SELECT streams.attempt, streams.host, events.ts, events.step, events.line"
+                " FROM streams JOIN events INDEXED BY events_but_steps ON events.id BETWEEN streams.id << ?1"
+                " AND streams.id << ?1 | ?2 WHERE streams.run = ?3 AND streams.kind = 'journal'"
+                " AND events.kind <> 'step' AND events.kind = 'checkpoint_saved'"
+                " ORDER BY streams.attempt DESC, events.id DESC LIMIT ?4",
+                (NUMBER_BITS, _NUMBER, command.run, command.limit),
+            ).fetchall()
+        found = (_checkpoint(*row) for row in reversed(rows))
+        return CheckpointsResult(checkpoints=[each for each in found if each is not None])
+
     def logs(self, command: Logs) -> Rows:
         """Lines of the log of one attempt: a page, or the end."""
         with self._read() as db:
@@ -351,6 +370,20 @@ def _log_rows(found: Iterable[tuple[int, str | bytes]]) -> Iterator[tuple[int, i
     for number, line in found:
         text = _text(line)
         yield number, _bytes(text) + _ROW_BYTES, {"number": number, "line": text}
+
+
+def _checkpoint(
+    attempt: int, host: str, ts: float | None, step: int | None, line: str | bytes
+) -> SavedCheckpoint | None:
+    """Read a stored `checkpoint_saved`; one that names no path is of no use to anybody."""
+    try:
+        fields = read_event(orjson.loads(line)).fields
+    except ValueError:
+        return None
+    if not isinstance(path := fields.get("path"), str) or not path:
+        return None
+    best, score = fields.get("best") is True, as_number(fields.get("score"))
+    return SavedCheckpoint(attempt=attempt, host=host, path=path, step=step, ts=ts, best=best, score=score)
 
 
 def _episode(line: str | bytes) -> dict[str, Any]:

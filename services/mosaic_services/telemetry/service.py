@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from mosaic_bus import topics
 from mosaic_bus.commands import (
+    Checkpoints,
+    CheckpointsResult,
     Episodes,
     Events,
     Logs,
@@ -72,6 +74,7 @@ class TelemetryService(Service):
         self.handle(Episodes, self._on_episodes)
         self.handle(Events, self._on_events)
         self.handle(Logs, self._on_logs)
+        self.handle(Checkpoints, self._on_checkpoints)
         self.handle(Streams, self._on_streams)
 
     async def start(self) -> None:
@@ -193,6 +196,10 @@ class TelemetryService(Service):
     async def _on_events(self, command: Events) -> Rows:
         async with self._querying:
             return await asyncio.to_thread(self._queries.events, command)
+
+    async def _on_checkpoints(self, command: Checkpoints) -> CheckpointsResult:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.checkpoints, command)
 
     async def _on_logs(self, command: Logs) -> Rows:
         async with self._querying:

@@ -92,6 +92,8 @@ class CheckpointSaved(Event):
 
     path: str = Field(min_length=1)
     step: Count = None
+    best: bool | None = None
+    score: Number = None
 
 
 class CheckpointLoaded(Event):
