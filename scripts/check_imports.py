@@ -9,13 +9,15 @@ no service. Code is parsed, not run. Each breach is printed as file:line, and th
 
 import argparse
 import ast
+import runpy
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_TABLE = Path(__file__).resolve().parent.parent / "services" / "mosaic_services" / "stack" / "services.py"
 # Folders of services/mosaic_services that run as processes of their own; the other modules there are shared.
-SERVICES = frozenset({"broker", "scheduler", "supervisor", "telemetry", "operator", "gateway", "cli"})
+SERVICES = frozenset({"cli", *(row.name for row in runpy.run_path(str(_TABLE))["SERVICES"])})
 
 BUS = "mosaic_bus"
 SERVICES_PACKAGE = "mosaic_services"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mosaic_bus import messages
 from mosaic_bus.commands import Command, common, scheduler, supervisor, telemetry
 from mosaic_bus.messages import Model
+from mosaic_services.stack.services import in_start_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ any command can be refused with:
 
 # The modules of mosaic_bus.commands: who answers, and where to send.
 SERVICES = {
-    common: ("every service", "`broker`, `scheduler`, `telemetry`, `supervisor.<host>`"),
+    common: ("every service", ", ".join(f"`{row.bus_name('<host>')}`" for row in in_start_order())),
     scheduler: ("scheduler", "`scheduler`"),
     supervisor: ("supervisor", "`supervisor.<host>`"),
     telemetry: ("telemetry", "`telemetry`"),
@@ -177,6 +178,14 @@ def command_section(command: type[Command[Any]]) -> str:
     )
 
 
+def services_section() -> str:
+    """The table of services, in the order in which they start."""
+    rows = [
+        f"| `{row.bus_name('<host>')}` | {row.purpose} | {', '.join(row.needs) or '–'} |" for row in in_start_order()
+    ]
+    return "\n".join(["### Services", "", "| name on the bus | what it does | needs |", "|---|---|---|", *rows])
+
+
 def render() -> str:
     """The whole page."""
     parts = [HEAD, "## Bodies"]
@@ -185,7 +194,7 @@ def render() -> str:
             parts.append(enum_section(each))
         elif issubclass(each, Model) and each is not Model:
             parts.append(body_section(each))
-    parts.append(COMMANDS_HEAD)
+    parts.extend([COMMANDS_HEAD, services_section()])
     results: list[type[Any]] = []
     for module, (service, address) in SERVICES.items():
         models = [each for each in models_of(module) if each is not Command]

@@ -63,9 +63,9 @@ RED = "workers/red_worker/red_worker/cli.py"
         (SCHEDULER, "from mosaic_services.telemetry.store import Store", "mosaic_services.telemetry"),
         (SCHEDULER, "from .. import telemetry", "mosaic_services.telemetry"),
         (SCHEDULER, "from ..telemetry import store", "mosaic_services.telemetry"),
-        (SCHEDULER, "def late():\n    import mosaic_services.gateway", "mosaic_services.gateway"),
+        (SCHEDULER, "def late():\n    import mosaic_services.supervisor", "mosaic_services.supervisor"),
         (SCHEDULER, "import importlib; importlib.import_module('mosaic_services.broker')", "mosaic_services.broker"),
-        (SCHEDULER, "__import__('mosaic_services.operator')", "mosaic_services.operator"),
+        (SCHEDULER, "__import__('mosaic_services.supervisor')", "mosaic_services.supervisor"),
         (SCHEDULER, "from mosaic_services.cli.main import app", "mosaic_services.cli"),
         (SCHEDULER, "import red_worker", "red_worker"),
         (CLI, "from mosaic_services.supervisor import hosts", "mosaic_services.supervisor"),
@@ -102,6 +102,6 @@ def test_module_with_a_similar_name_is_no_breach(tree):
 
 
 def test_several_breaches_are_all_reported(tree):
-    (tree / SCHEDULER).write_text("import mosaic_services.gateway\nfrom mosaic_services import cli, telemetry\n")
+    (tree / SCHEDULER).write_text("import mosaic_services.supervisor\nfrom mosaic_services import cli, telemetry\n")
     result = run_check(tree)
     assert result.stdout.endswith("\nimports: 3 breaches of the rules\n")

@@ -16,8 +16,8 @@ from mosaic_bus import topics
 from mosaic_bus.commands import Stats
 from mosaic_bus.messages import AttemptReport, HostState
 from mosaic_services import processes
-from mosaic_services.cli import remains
 from mosaic_services.environments import build, read_recipe
+from mosaic_services.stack import leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,8 +114,8 @@ def test_warm_run_is_like_any_other_and_says_that_it_was_forked(warm_stack: Stac
     assert os.getsid(worker.pid) == worker.pid
     assert (worker.cwd(), worker.nice()) == (str(folder(stack, run)), 10)
     # What `mosaic down` sees when no service can be asked.
-    assert remains.alive(stack.home)[run] == host_of(stack, run)["pid"]
-    assert worker.pid in remains.strays(stack.home)
+    assert leftovers.alive(stack.home)[run] == host_of(stack, run)["pid"]
+    assert worker.pid in leftovers.strays(stack.home)
     stack.cancel(run)
     assert stack.wait_final(run).state == "cancelled"
     stack.wait_stored(run)

@@ -16,14 +16,11 @@ from ulid import ULID
 
 from mosaic_bus.commands import RunDetail, Summaries, SummariesResult
 from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
-from mosaic_services.cli import remains
 from mosaic_services.cli.display.figures import eta_s, loss
 from mosaic_services.cli.display.keys import split
 from mosaic_services.cli.display.output import ago, duration, number, plain, size
 from mosaic_services.cli.display.plot import bar, braille, sparkline, thin
 from mosaic_services.cli.export.columns import scalar_rows
-from mosaic_services.cli.locks import holder, holders
-from mosaic_services.cli.restarts import Backoff
 from mosaic_services.cli.wait.runs import Watched, _poll
 from mosaic_services.cli.watch.command import Endings
 from mosaic_services.cli.watch.feed import View
@@ -31,6 +28,9 @@ from mosaic_services.cli.workers.description_page import type_of
 from mosaic_services.home import StackHome
 from mosaic_services.progress import fraction
 from mosaic_services.specs import SpecError, make_spec, parse_word, read_file, split_words
+from mosaic_services.stack import leftovers
+from mosaic_services.stack.backoff import Backoff
+from mosaic_services.stack.locks import holder, holders
 
 
 def mosaic(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -89,15 +89,15 @@ def test_what_is_left_of_runs_is_found_told_and_killed(tmp_path):
     child = subprocess.Popen(["sleep", "100"], env={**os.environ, "MOSAIC_ATTEMPT_MARK": str(folder)})
     stranger = subprocess.Popen(["sleep", "100"], env={**os.environ, "MOSAIC_ATTEMPT_MARK": f"{folder}0"})
     try:
-        assert remains.alive(home) == {"some-run": host.pid}
-        assert remains.strays(home) == {child.pid}
-        assert remains.terminate(home) == 1
+        assert leftovers.alive(home) == {"some-run": host.pid}
+        assert leftovers.strays(home) == {child.pid}
+        assert leftovers.terminate(home) == 1
         assert host.wait(10) == -15
         assert json.loads((folder / "stop.json").read_text()) == {"reason": "mosaic up was stopped"}
         host = subprocess.Popen([sys.executable, str(script), str(folder)])
-        assert remains.kill(home) == (1, 1)
+        assert leftovers.kill(home) == (1, 1)
         assert (host.wait(10), child.wait(10)) == (-9, -9)
-        assert (remains.alive(home), remains.strays(home), stranger.poll()) == ({}, set(), None)
+        assert (leftovers.alive(home), leftovers.strays(home), stranger.poll()) == ({}, set(), None)
     finally:
         for each in (host, child, stranger):
             each.kill()

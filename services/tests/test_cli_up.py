@@ -20,9 +20,9 @@ import psutil
 import pytest
 from stack import STRESS, wait_until
 
-from mosaic_services.cli import remains
 from mosaic_services.environments import build, read_recipe
 from mosaic_services.home import StackHome
+from mosaic_services.stack import leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -439,12 +439,12 @@ def test_longest_grace_of_all_runs_is_waited_for(tmp_path):
         (folder / "placed.json").write_text(json.dumps({"name": "x", "spec": {"grace_s": number}}))
     (home.runs / "run7" / "1" / "attempt.json").write_text(json.dumps({"grace_s": 300}))
     (home.runs / "run58" / "1" / "exit.json").write_text("{}")
-    active = remains.unended(home)
+    active = leftovers.unended(home)
     assert len(active) == 59
     assert max(each.grace_s for each in active) == 300
     assert {each.grace_s for each in active if each.run in {"run59", "run58"}} == {59}
-    assert remains.alive(home) == {}
-    assert remains.kill(home) == (0, 0)
+    assert leftovers.alive(home) == {}
+    assert leftovers.kill(home) == (0, 0)
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from mosaic_services.stack.services import SERVICES
+
 SERVICE = """
 import sys
 import mosaic_services.{name}.__main__
@@ -28,7 +30,7 @@ def imported_by(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-@pytest.mark.parametrize("name", ["broker", "scheduler", "telemetry", "supervisor"])
+@pytest.mark.parametrize("name", [row.name for row in SERVICES])
 def test_service_starts_without_what_only_some_need(name):
     modules = imported_by(SERVICE.format(name=name))
     assert "structlog" in modules

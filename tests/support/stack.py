@@ -18,6 +18,7 @@ from mosaic_bus import Bus, BusError
 from mosaic_bus.commands import Cancel, Ping, Show, Submit, Summaries
 from mosaic_bus.messages import RunSpec, RunState, RunSummary
 from mosaic_services.home import StackHome
+from mosaic_services.stack.services import in_start_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 STRESS = ROOT / "tests" / "workers" / "stress_worker"
-SERVICES = ("broker", "scheduler", "telemetry", "supervisor")
+SERVICES = tuple(row.name for row in in_start_order())
 HOST = "testhost"
 Value = TypeVar("Value")
 # Only who hangs waits so long: a busy machine is given time, since what tests must not depend on is its speed.

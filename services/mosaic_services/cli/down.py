@@ -13,13 +13,13 @@ import typer
 
 from mosaic_bus.commands import Detach, Hosts
 from mosaic_bus.errors import BusError
-from mosaic_bus.topics import supervisor
 from mosaic_services.cli.display.output import print_json
 from mosaic_services.cli.errors import CliError, NoStackError
-from mosaic_services.cli.locks import holder, wait_until_free
 from mosaic_services.cli.options import current
-from mosaic_services.cli.remains import alive, unended
-from mosaic_services.cli.stack import KEEP_RUNS
+from mosaic_services.stack.leftovers import alive, unended
+from mosaic_services.stack.locks import holder, wait_until_free
+from mosaic_services.stack.services import SERVICES
+from mosaic_services.stack.stack import KEEP_RUNS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +88,7 @@ def _detach() -> list[str]:
     told = []
     try:
         with current.connect() as bus:
-            for name in map(supervisor, _hosts(bus)):
+            for name in (row.bus_name(host) for row in SERVICES if row.holds_runs for host in _hosts(bus)):
                 try:
                     bus.request(name, Detach(), timeout=5.0)
                 except BusError as error:

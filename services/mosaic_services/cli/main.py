@@ -31,7 +31,7 @@ _RUNS = "Runs"
 _WORKERS = "Workers"
 
 COMMANDS = {
-    "up": _Entry("Start the stack: broker, scheduler, telemetry and supervisor.", _STACK),
+    "up": _Entry("Start the services of a stack and keep them alive.", _STACK),
     "down": _Entry("Stop the stack and its runs.", _STACK),
     "status": _Entry("Show services, hosts and the queue.", _STACK),
     "stats": _Entry("Show all counters of the services.", _STACK),
@@ -179,6 +179,11 @@ def _explain(error: Exception, arguments: list[str]) -> int:
 
         if isinstance(error, SpecError):
             return _complain(error.message, error.hint, USAGE, error.detail)
+    if "mosaic_services.stack.errors" in sys.modules:
+        from mosaic_services.stack.errors import StackError  # noqa: PLC0415 - start-up time
+
+        if isinstance(error, StackError):
+            return _complain(error.message, error.hint, error.code, detail)
     if "mosaic_bus.errors" in sys.modules:
         from mosaic_bus.errors import (  # noqa: PLC0415 - start-up time
             BusError,

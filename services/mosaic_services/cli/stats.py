@@ -12,7 +12,8 @@ from mosaic_bus.errors import NoAnswerError
 from mosaic_services.cli.display.output import ago, console, number, print_json, say, table
 from mosaic_services.cli.errors import NoStackError
 from mosaic_services.cli.options import current
-from mosaic_services.cli.status import supervisors
+from mosaic_services.cli.status import service_names
+from mosaic_services.stack.services import SERVICES, describe
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
@@ -21,13 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _ANSWER_S = 3.0
-_SERVICES = ("broker", "scheduler", "telemetry")
 
 
 def command(
-    service: Annotated[
-        str | None, typer.Argument(help="broker, scheduler, telemetry or supervisor.HOST; all if left out.")
-    ] = None,
+    service: Annotated[str | None, typer.Argument(help=f"One of {describe()}.", show_default="all")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show all counters of the services: what was received, published, dropped, repaired.
@@ -48,9 +46,8 @@ def command(
         _print(states)
     if silent:
         verb = "does" if len(silent) == 1 else "do"
-        ours = all(each in _SERVICES or each.startswith("supervisor.") for each in silent)
-        names = f"the stack's own services are {', '.join(_SERVICES)} and supervisor.HOST"
-        hint = "see: mosaic status, and logs/ in the home" if ours else names
+        ours = {row.name for row in SERVICES}.issuperset(each.partition(".")[0] for each in silent)
+        hint = "see: mosaic status, and logs/ in the home" if ours else f"the services of a stack are {describe()}"
         raise NoStackError(f"{', '.join(silent)} {verb} not answer", hint)
 
 
@@ -66,9 +63,10 @@ def _print(states: list[ServiceState]) -> None:
 
 
 def _names(bus: Bus, service: str | None) -> list[str]:
-    if service not in {None, "supervisor"}:
-        return [str(service)]
+    per_host = {row.name for row in SERVICES if row.per_host}
+    if service is not None and service not in per_host:
+        return [service]
     hosts = HostList(hosts=[], silent_s={})
     with contextlib.suppress(NoAnswerError):
         hosts = bus.request("scheduler", Hosts(), timeout=_ANSWER_S)
-    return [*([] if service else _SERVICES), *supervisors(hosts)]
+    return [name for name in service_names(hosts) if service is None or name.startswith(f"{service}.")]

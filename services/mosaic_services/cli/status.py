@@ -14,7 +14,6 @@ from rich.text import Text
 from mosaic_bus.commands import HostList, Hosts, Runs, Stats
 from mosaic_bus.errors import BusError
 from mosaic_bus.messages import AttemptPhase, HostState, RunStateName, ServiceState
-from mosaic_bus.topics import supervisor
 from mosaic_services.cli.display.output import (
     console,
     duration,
@@ -28,13 +27,14 @@ from mosaic_services.cli.display.output import (
     table,
 )
 from mosaic_services.cli.errors import NO_STACK
-from mosaic_services.cli.locks import holder
 from mosaic_services.cli.options import current
+from mosaic_services.stack.locks import holder
+from mosaic_services.stack.services import bus_names
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
 
-__all__ = ["command", "supervisors"]
+__all__ = ["command", "service_names"]
 
 _ANSWER_S = 1.5
 _COUNTERS = ("received", "published", "dropped", "repaired")
@@ -64,7 +64,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
                 for state in RunStateName
                 if (total := bus.request("scheduler", Runs(states=[str(state)], limit=1), timeout=_ANSWER_S).total)
             }
-        services = [_ask(bus, name) for name in ["broker", "scheduler", "telemetry", *supervisors(hosts)]]
+        services = [_ask(bus, name) for name in service_names(hosts)]
     if as_json:
         print_json(_document(services, hosts, counts))
     else:
@@ -73,15 +73,15 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         raise typer.Exit(NO_STACK)
 
 
-def supervisors(hosts: HostList) -> list[str]:
-    """Those of the hosts that have reported, and ours: one that is silent since the scheduler started has not."""
-    names = {supervisor(each.host): None for each in hosts.hosts}
+def service_names(hosts: HostList) -> list[str]:
+    """Names of all services: of hosts that have reported, and of ours, which may be silent since the stack started."""
+    names = {each.host: None for each in hosts.hosts}
     home = current.home
     # `mosaic up` writes host.json, and holds its lock as long as there is to be a supervisor.
     if current.address == home.address() and holder(home.path / "up.lock") is not None:
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
-            names[supervisor(orjson.loads((home.path / "host.json").read_bytes())["host"])] = None
-    return list(names)
+            names[str(orjson.loads((home.path / "host.json").read_bytes())["host"])] = None
+    return bus_names(names)
 
 
 def _ask(bus: Bus, name: str) -> _Seen:

@@ -19,13 +19,14 @@ from mosaic_bus.commands import Hosts
 from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Gpu
 from mosaic_bus.wire.address import Address
-from mosaic_services.cli.daemon import start_daemon
 from mosaic_services.cli.display.output import console, gpu_list, own_tags, print_json, say, size, styled
-from mosaic_services.cli.errors import CliError, InputError
-from mosaic_services.cli.locks import wait_until_free
+from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current
-from mosaic_services.cli.stack import Stack, StackStoppedError
 from mosaic_services.host_config import HostConfig, HostConfigError
+from mosaic_services.stack.daemon import start_daemon
+from mosaic_services.stack.errors import StackError, StackStoppedError
+from mosaic_services.stack.locks import wait_until_free
+from mosaic_services.stack.stack import Stack
 
 if TYPE_CHECKING:
     from mosaic_services.home import StackHome
@@ -73,9 +74,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="With --detach: print what was started as JSON.")] = False,
     notify_fd: Annotated[int | None, typer.Option("--notify-fd", hidden=True)] = None,
 ) -> None:
-    """Start the stack: broker, scheduler, telemetry and supervisor. Ctrl-C stops it.
+    """Start the services of a stack and keep them alive. Ctrl-C stops them.
 
-    A service that dies is started again; nothing is lost, because each keeps what it knows on disk.
+    A service that dies is restarted. Nothing is lost, because each service keeps its state on disk.
     """
     if as_json and not detach:
         raise InputError("--json prints what was started, and this goes on until Ctrl-C", "add --detach")
@@ -95,7 +96,9 @@ def command(
         options = {"config": config and config.absolute(), "host": host, "cpus": cpus, "memory-mb": memory_mb}
         options |= {"gpus": gpus, "bind": given}
         words = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
-        facts = start_daemon(home, [*words, *(word for each in tag or [] for word in ("--tag", each))], quiet=as_json)
+        words += [word for each in tag or [] for word in ("--tag", each)]
+        again = [sys.executable, "-m", "mosaic_services.cli", "up", "--home", str(home.path), *words]
+        facts = start_daemon(home, again, (lambda _: None) if as_json else _Reporter(None).step)
         if as_json:
             print_json(facts)
         else:
@@ -126,6 +129,7 @@ class _Reporter:
             self._tell({"step": name})
         else:
             say(("  ✓ ", "green"), name)
+            sys.stdout.flush()
 
     def ready(self, facts: dict[str, Any]) -> None:
         if self._fd is not None:
@@ -135,7 +139,7 @@ class _Reporter:
         else:
             _print_panel(facts, detached=False)
 
-    def failed(self, error: CliError) -> None:
+    def failed(self, error: StackError) -> None:
         if self._fd is not None:
             self._tell({"error": error.message, "hint": error.hint, "code": error.code})
 
@@ -163,7 +167,7 @@ def _run(home: StackHome, address: str, offer: HostConfig, reporter: _Reporter) 
         stack.keep()
     except StackStoppedError:
         pass
-    except CliError as error:
+    except StackError as error:
         reporter.failed(error)
         raise
     finally:

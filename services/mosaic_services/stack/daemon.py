@@ -1,4 +1,4 @@
-"""`mosaic up --detach`: the same stack in a session of its own; we return when it is ready."""
+"""A stack in the background: starts it in a session of its own and returns when it is ready."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from mosaic_services.cli.errors import FAILED, CliError
+from mosaic_services.stack.errors import FAILED, StackError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mosaic_services.home import StackHome
 
 __all__ = ["start_daemon"]
@@ -22,8 +23,12 @@ __all__ = ["start_daemon"]
 _LAST_LINES = 10
 
 
-def start_daemon(home: StackHome, arguments: list[str], *, quiet: bool) -> dict[str, Any]:
-    """Start `mosaic up` in the background and return what it says of itself once it is ready."""
+def start_daemon(home: StackHome, command: list[str], step: Callable[[str], None]) -> dict[str, Any]:
+    """Run a command that starts a stack, in the background; return what it reports once the stack is ready.
+
+    The command is given `--notify-fd N`. To that descriptor it writes JSON lines: {"step": name} for each service that
+    answers, then {"ready": facts} or {"error": …, "hint": …, "code": …}.
+    """
     log_path = home.logs / "up.log"
     read, write = os.pipe()
     with log_path.open("ab") as log:
@@ -31,17 +36,7 @@ def start_daemon(home: StackHome, arguments: list[str], *, quiet: bool) -> dict[
         log.flush()
         begin = log.tell()
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "mosaic_services.cli",
-                "up",
-                "--home",
-                str(home.path),
-                *arguments,
-                "--notify-fd",
-                str(write),
-            ],
+            [*command, "--notify-fd", str(write)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -57,9 +52,8 @@ def start_daemon(home: StackHome, arguments: list[str], *, quiet: bool) -> dict[
                     return dict(document["ready"])
                 if "error" in document:
                     process.wait()
-                    raise CliError(document["error"], document["hint"], code=document["code"])
-                if not quiet:
-                    print(f"  ✓ {document['step']}", flush=True)
+                    raise StackError(document["error"], document["hint"], code=document["code"])
+                step(document["step"])
     except KeyboardInterrupt:
         process.send_signal(signal.SIGTERM)
         process.wait()
@@ -70,8 +64,8 @@ def start_daemon(home: StackHome, arguments: list[str], *, quiet: bool) -> dict[
     if errors := [number for number, line in enumerate(said) if line.startswith("error: ")]:
         message, *rest = said[errors[-1] :]
         hint = [line.strip() for line in itertools.takewhile(lambda line: line.startswith(" "), rest)]
-        raise CliError(message.removeprefix("error: "), "\n".join(hint), code=max(code, FAILED))
+        raise StackError(message.removeprefix("error: "), "\n".join(hint), code=max(code, FAILED))
     end = "\n".join(said[-_LAST_LINES:])
-    raise CliError(
+    raise StackError(
         f"the stack ended while starting (exit {code})", f"end of {log_path}:\n{end}", code=max(code, FAILED)
     )

@@ -1,4 +1,4 @@
-"""The child processes of `mosaic up`: started, watched, restarted, stopped in order."""
+"""A service as a child process: its start, its log, its restarts; and the signals that its parent waits for."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from mosaic_services.cli.restarts import Backoff
+from mosaic_services.stack.backoff import Backoff
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from mosaic_services.stack.services import ServiceRow
 
 __all__ = ["Child", "Signals", "how_it_ended"]
 
@@ -41,11 +43,11 @@ def _die_with(parent: int, number: int) -> None:
 class Child:
     """One service: how to start it, and the process it is at the moment."""
 
-    name: str
-    service: str
+    row: ServiceRow
+    bus_name: str
     arguments: list[str]
     log: Path
-    # What it gets when we die without having stopped it.
+    # The signal that the kernel sends it when we die without having stopped it.
     orphaned_by: int = signal.SIGTERM
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
@@ -65,13 +67,18 @@ class Child:
         with self.log.open("ab") as log:
             self._log_start = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"mosaic_services.{self.name}", *self.arguments],
+                [sys.executable, "-m", self.row.module, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 process_group=0,
                 preexec_fn=lambda: _die_with(parent, self.orphaned_by),  # noqa: PLW1509 - no other thread is alive when a service is started
             )
+
+    @property
+    def name(self) -> str:
+        """The name of the service in the table."""
+        return self.row.name
 
     @property
     def running(self) -> bool:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus import Bus, BusError
 from mosaic_bus.commands import Ping
-from mosaic_bus.topics import supervisor
 from mosaic_bus.wire.address import Address
-from mosaic_services.cli import remains
-from mosaic_services.cli.children import Child, Signals, how_it_ended
-from mosaic_services.cli.errors import FAILED, USAGE, CliError
+from mosaic_services.stack import leftovers
+from mosaic_services.stack.children import Child, Signals, how_it_ended
+from mosaic_services.stack.errors import CANNOT_RUN, StackError, StackStoppedError
+from mosaic_services.stack.services import in_start_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mosaic_services.home import StackHome
 
-__all__ = ["KEEP_RUNS", "Stack", "StackStoppedError"]
+__all__ = ["KEEP_RUNS", "Stack"]
 
 _READY_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
@@ -30,7 +30,6 @@ _STOP_TIMEOUT_S = 10.0
 # stored. A busy machine gets a little more.
 _SUPERVISOR_EXTRA_S = 20.0
 _LOOK_S = 0.1
-_CANNOT_RUN = 2
 # What `mosaic down --keep-runs` sends us: end, the runs go on.
 KEEP_RUNS = signal.SIGUSR1
 # What makes a supervisor end and leave its runs going. It gets it, too, if we are killed.
@@ -38,14 +37,10 @@ DETACH = signal.SIGUSR2
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, KEEP_RUNS})
 
 
-class StackStoppedError(Exception):
-    """Somebody asked for the stack to end while it was starting."""
-
-
 class Stack:
     """The services of one home. `start`, then `keep` until a signal comes, then `stop`."""
 
-    def __init__(self, home: StackHome, address: str, host: str, description: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, home: StackHome, address: str, host: str, host_config: Path, say: Callable[[str], None]) -> None:
         self.home = home
         self.address = address
         self.host = host
@@ -53,14 +48,16 @@ class Stack:
         # Runs are stopped only if somebody asks for it, never because something here went wrong.
         self._keep_runs = True
         common = ["--home", str(home.path), "--bus", address]
-        services = [
-            ("broker", "broker", common),
-            ("scheduler", "scheduler", common),
-            ("telemetry", "telemetry", common),
-            ("supervisor", supervisor(host), [*common, "--config", str(description)]),
+        self.children = [
+            Child(
+                row,
+                row.bus_name(host),
+                [*common, *(word.format(host_config=host_config) for word in row.arguments)],
+                home.logs / f"{row.name}.log",
+                orphaned_by=DETACH if row.holds_runs else signal.SIGTERM,
+            )
+            for row in in_start_order()
         ]
-        self.children = [Child(name, service, args, home.logs / f"{name}.log") for name, service, args in services]
-        self.children[-1].orphaned_by = DETACH
         self._signals = Signals(signal.SIGCHLD, *_STOP_SIGNALS)
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────
@@ -71,7 +68,7 @@ class Stack:
             try:
                 child.start()
             except (OSError, subprocess.SubprocessError) as error:
-                raise CliError(f"{child.name} could not be started: {error}", code=FAILED) from error
+                raise StackError(f"{child.name} could not be started: {error}") from error
         deadline = time.monotonic() + _READY_TIMEOUT_S
         with self._connect(deadline) as bus:
             for child in self.children:
@@ -88,7 +85,7 @@ class Stack:
         while True:
             self._check_starting(deadline, child)
             with contextlib.suppress(BusError):
-                bus.request(child.service, Ping(), timeout=0.3)
+                bus.request(child.bus_name, Ping(), timeout=0.3)
                 return
 
     def _check_starting(self, deadline: float, waiting_for: Child) -> None:
@@ -100,16 +97,14 @@ class Stack:
         if time.monotonic() > deadline:
             words = "\n".join(waiting_for.last_words())
             message = f"{waiting_for.name} did not answer within {_READY_TIMEOUT_S:g} s"
-            raise CliError(message, f"end of {waiting_for.log}:\n{words}")
+            raise StackError(message, f"end of {waiting_for.log}:\n{words}")
 
     @staticmethod
-    def _could_not_run(child: Child) -> CliError:
-        if child.code == _CANNOT_RUN:
-            return CliError(f"{child.name} cannot run: {child.reason()}", f"its log: {child.log}", code=USAGE)
+    def _could_not_run(child: Child) -> StackError:
+        if child.code == CANNOT_RUN:
+            return StackError(f"{child.name} cannot run: {child.reason()}", f"its log: {child.log}", code=CANNOT_RUN)
         words = "\n".join(child.last_words())
-        return CliError(
-            f"{child.name} {how_it_ended(child.code)} while starting", f"end of {child.log}:\n{words}", code=FAILED
-        )
+        return StackError(f"{child.name} {how_it_ended(child.code)} while starting", f"end of {child.log}:\n{words}")
 
     # ── keeping alive ───────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +140,7 @@ class Stack:
 
     def _bury(self, child: Child, now: float) -> None:
         delay = child.schedule_restart(now)
-        if child.code == _CANNOT_RUN:
+        if child.code == CANNOT_RUN:
             self._say(f"error: {child.name} cannot run: {child.reason()}; trying again in {delay:g} s")
         else:
             self._say(f"{child.name} (pid {child.pid}) {how_it_ended(child.code)}; starting it again in {delay:g} s")
@@ -153,49 +148,48 @@ class Stack:
     # ── stopping ────────────────────────────────────────────────────────────────────────────────
 
     def stop(self) -> str:
-        """End the runs and the services, supervisor first and broker last; a second signal kills what is left.
+        """End the runs and the services, in reverse order of their start; a second signal kills what is left.
 
-        Return what there is to say in the end.
+        Returns the last line for the user.
         """
         grace = self._announce_runs()
         forced = False
-        for child in reversed(self.children[1:]):
-            forced = self._end(child, grace if child.name == "supervisor" else _STOP_TIMEOUT_S, forced=forced)
-            if child.name == "supervisor" and not self._keep_runs:
+        for child in reversed(self.children):
+            forced = self._end(child, grace if child.row.holds_runs else _STOP_TIMEOUT_S, forced=forced)
+            if child.row.holds_runs and not self._keep_runs:
                 forced = self._end_runs(grace, forced=forced)
-        self._end(self.children[0], _STOP_TIMEOUT_S, forced=forced)
         for socket in ("in.sock", "out.sock"):
             (self.home.sockets / socket).unlink(missing_ok=True)
         return self._last_word()
 
     def _last_word(self) -> str:
-        left = remains.alive(self.home)
+        left = leftovers.alive(self.home)
         which = ", ".join(f"{run} (pid {pid})" for run, pid in sorted(left.items()))
         if left and self._keep_runs:
             return f"stopped; {_count(len(left))} left going: {which}"
         if left:
             return f"stopped, but {_count(len(left))} could not be ended: {which}"
-        if strays := remains.strays(self.home):
+        if strays := leftovers.strays(self.home):
             return f"stopped, but processes of runs or builds are left: {', '.join(map(str, sorted(strays)))}"
         return "stopped; nothing runs any more"
 
     def _end_runs(self, timeout: float, *, forced: bool) -> bool:
         """End the runs that the supervisor did not: it was killed, or was dead when we were told to stop."""
-        left = remains.alive(self.home)
+        left = leftovers.alive(self.home)
         if left and not forced:
             self._say(f"the supervisor has left {_count(len(left))}; stopping… (Ctrl-C again kills)")
-            remains.terminate(self.home)
+            leftovers.terminate(self.home)
             deadline = time.monotonic() + timeout
-            while time.monotonic() < deadline and not forced and remains.alive(self.home):
+            while time.monotonic() < deadline and not forced and leftovers.alive(self.home):
                 forced = bool(_STOP_SIGNALS & set(self._signals.wait(_LOOK_S)))
-        hosts, others = remains.kill(self.home)
+        hosts, others = leftovers.kill(self.home)
         if hosts or others:
             self._say(f"killed {_count(hosts)} and {others} more processes of runs or builds")
         return forced
 
     def _end(self, child: Child, timeout: float, *, forced: bool) -> bool:
         deadline = time.monotonic() + timeout
-        polite = DETACH if self._keep_runs and child.name == "supervisor" else signal.SIGTERM
+        polite = DETACH if self._keep_runs and child.row.holds_runs else signal.SIGTERM
         child.signal(signal.SIGKILL if forced else polite)
         while child.running:
             received = self._signals.wait(max(0.0, deadline - time.monotonic()))
@@ -212,7 +206,7 @@ class Stack:
 
     def _announce_runs(self) -> float:
         """Say how many runs will be stopped; return how long the supervisor may take for it."""
-        active = remains.unended(self.home)
+        active = leftovers.unended(self.home)
         longest = max((each.grace_s for each in active), default=0.0)
         if active and self._keep_runs:
             self._say(f"leaving {_count(len(active))} going; the next mosaic up takes over")
