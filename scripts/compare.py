@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mosaic_bus import Bus, BusError
-from mosaic_bus.commands import Episodes, Show
+from mosaic_bus.commands import Episodes, Runs
 from mosaic_services.home import StackHome
 
 RESAMPLES = 10_000
@@ -22,7 +22,7 @@ RESAMPLES = 10_000
 
 def returns_by_seed(bus: Bus, run: str) -> tuple[str, dict[int, float]]:
     """A run's name, and the return of each of its episodes by its seed."""
-    found = bus.request("scheduler", Show(run=run)).run
+    (found,) = bus.request("scheduler", Runs(runs=[run])).runs
     rows = bus.request("telemetry", Episodes(run=found.run, limit=100_000)).rows
     return found.name, {row["seed"]: row["return"] for row in rows if row.get("seed") is not None}
 

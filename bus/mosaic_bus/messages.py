@@ -220,6 +220,8 @@ class RunState(Model):
     group: str = ""
     attempts: int = Field(default=1, description="how many attempts the run may have")
     next_attempt_at: float | None = Field(default=None, description="queued for another attempt: not before")
+    replaces: str = Field(default="", description="the run of which this one is a repetition")
+    version: int = Field(default=0, description="grows with every change of any run: of two states the larger is newer")
 
 
 class AttemptPhase(StrEnum):

@@ -178,17 +178,26 @@ class Drain(Command[Ack]):
 
 
 class RunList(Model):
-    """Runs, newest first."""
+    """Runs, newest first; runs that were asked for by name in the order of the names."""
 
     runs: list[RunState]
     total: int = Field(description="how many match, beyond the limit too")
+    counts: dict[str, int] = Field(
+        default_factory=dict, description="state -> how many runs match, whatever `states` and `limit` say"
+    )
 
 
 class Runs(Command[RunList]):
-    """List runs, newest first."""
+    """List runs, or find runs by name.
+
+    Refused with `unknown_run`, `ambiguous_run` (of `runs`), `unknown_group`.
+    """
 
     name: ClassVar[str] = "runs"
     result: ClassVar[type[Model]] = RunList
+    runs: list[str] = Field(
+        default_factory=list, max_length=10_000, description="only these: ids, unique parts of ids, or names"
+    )
     states: list[str] = Field(default_factory=list, description="only these states; empty for all")
     group: str = Field(default="", description="only runs of this group")
     limit: int = Field(default=100, ge=1, le=100_000)
@@ -257,8 +266,11 @@ class Hosts(Command[HostList]):
 class SnapshotResult(Model):
     """All that a late joiner needs to follow from here."""
 
+    version: int = Field(description="of the newest change that it holds; give it as `since` next time")
     runs: list[RunState]
+    counts: dict[str, int] = Field(description="state -> how many runs of the selection, changed or not")
     hosts: list[HostState]
+    silent_s: dict[str, float] = Field(description="seconds since each host's last report")
 
 
 class Snapshot(Command[SnapshotResult]):
@@ -266,4 +278,9 @@ class Snapshot(Command[SnapshotResult]):
 
     name: ClassVar[str] = "snapshot"
     result: ClassVar[type[Model]] = SnapshotResult
-    final_limit: int = Field(default=50, ge=0, le=10_000)
+    runs: list[str] = Field(
+        default_factory=list, max_length=100_000, description="only these, by whole id; unknown ones are left out"
+    )
+    group: str = Field(default="", description="only runs of this group, by its whole name; it may be empty")
+    since: int = Field(default=0, ge=0, description="only runs that changed after this version")
+    final_limit: int = Field(default=50, ge=0, le=100_000)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from mosaic_bus import topics
-from mosaic_bus.commands import FrameStreams, Show, WatchFrames
+from mosaic_bus.commands import FrameStreams, Runs, Show, WatchFrames
 from mosaic_bus.errors import CommandRefusedError, FrameError, NoAnswerError, PillowMissingError
 from mosaic_bus.frames.reader import Frame, FrameReader
 from mosaic_bus.messages import FrameHandle
@@ -57,7 +57,7 @@ class PictureFeed:
         self._source: _Source | None = None
         self._ask_at = 0.0
         self.streams: list[FrameStream] = []
-        self.state: RunState = bus.request("scheduler", Show(run=run)).run
+        (self.state,) = bus.request("scheduler", Runs(runs=[run])).runs
         self.run = self.state.run
         # Asked meanwhile: what is in shared memory goes on while a service is restarted and does not answer.
         self._asked: Future[tuple[RunState, list[FrameStream]]] | None = bus.begin(self._ask())

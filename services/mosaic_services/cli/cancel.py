@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mosaic_bus.commands import Cancel, Show
+from mosaic_bus.commands import Cancel, Runs
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.display.output import print_json, short
 from mosaic_services.cli.errors import CliError, InputError
@@ -39,7 +39,7 @@ def command(
     with current.connect() as bus:
         for each in runs or []:
             try:
-                run = bus.request("scheduler", Show(run=each)).run
+                (run,) = bus.request("scheduler", Runs(runs=[each])).runs
                 bus.request("scheduler", Cancel(run=run.run, reason=reason))
             except CommandRefusedError as error:
                 refused.append(error)

@@ -10,7 +10,7 @@ import typer
 
 from mosaic_bus import topics
 from mosaic_bus.client import BusClient, Subscription
-from mosaic_bus.commands import Events, Logs, Rows, Show, StreamCounters, Streams
+from mosaic_bus.commands import Events, Logs, Rows, Runs, Show, StreamCounters, Streams
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Batch, RunState, StreamKind
@@ -55,7 +55,7 @@ async def _main(
     wanted: str, attempt: int | None, tail: int | None, kind: StreamKind, *, follow: bool, as_json: bool
 ) -> None:
     async with BusClient(current.address) as bus:
-        state = (await bus.request("scheduler", Show(run=wanted))).run
+        (state,) = (await bus.request("scheduler", Runs(runs=[wanted]))).runs
         if attempt is not None and attempt > max(1, state.attempt):
             there = "it has one" if state.attempt <= 1 else f"it has {state.attempt}"
             raise InputError(f"run {short(state.run)} has no attempt {attempt}", there)

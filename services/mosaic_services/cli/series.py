@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mosaic_bus.commands import Metrics, Series, Show
+from mosaic_bus.commands import Metrics, Runs, Series
 from mosaic_services.cli.display.output import console, number, print_json, say, short, table
 from mosaic_services.cli.display.plot import braille
 from mosaic_services.cli.errors import InputError
@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """Print one of a run's curves; without METRIC, say which it has."""
     with current.connect() as bus:
-        found = bus.request("scheduler", Show(run=run)).run
+        (found,) = bus.request("scheduler", Runs(runs=[run])).runs
         metrics = bus.request("telemetry", Metrics(run=found.run)).metrics
         if metric is None:
             _print_names(metrics, as_json=as_json)

@@ -59,11 +59,8 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         hosts, counts = HostList(hosts=[], silent_s={}), dict[str, int]()
         with contextlib.suppress(BusError):
             hosts = bus.request("scheduler", Hosts(), timeout=_ANSWER_S)
-            counts = {
-                str(state): total
-                for state in RunStateName
-                if (total := bus.request("scheduler", Runs(states=[str(state)], limit=1), timeout=_ANSWER_S).total)
-            }
+            found = bus.request("scheduler", Runs(limit=1), timeout=_ANSWER_S).counts
+            counts = {str(state): found[state] for state in RunStateName if state in found}
         services = [_ask(bus, name) for name in service_names(hosts)]
     if as_json:
         print_json(_document(services, hosts, counts))

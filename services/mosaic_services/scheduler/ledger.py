@@ -38,8 +38,10 @@ _REPUBLISHED_AT_ONCE = 250
 class Ledger:
     """Runs, hosts, queue and schemas, and the instructions of the event being handled."""
 
-    def __init__(self, at: Instant, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, at: Instant, settings: Mapping[str, str] | None = None, version: int = 0) -> None:
         self.at = at
+        # The version of the newest change of any run.
+        self.version = version
         self.runs: dict[str, Run] = {}
         self.hosts: dict[str, Host] = {}
         self.queue = Queue()
@@ -91,6 +93,7 @@ class Ledger:
 
     def _enter(self, run: Run) -> None:
         self.runs[run.id] = run
+        self._touch(run)
         self._next_seq = max(self._next_seq, run.seq + 1)
         if run.spec.group:
             self.groups.setdefault(run.spec.group, {})[run.id] = run
@@ -339,8 +342,16 @@ class Ledger:
         """Have an attempt stored."""
         self.out.append(todo.SaveAttempt(copy.copy(attempt)))
 
+    def _touch(self, run: Run) -> None:
+        self.version += 1
+        run.version = self.version
+
     def publish(self, run: Run) -> None:
-        """Have a run's state published."""
+        """Have a run's state published after it changed."""
+        self._touch(run)
+        self._publish(run)
+
+    def _publish(self, run: Run) -> None:
         self._soon.pop(run.id, None)
         self._published.pop(run.id, None)
         self._published[run.id] = self.at.mono
@@ -357,7 +368,8 @@ class Ledger:
             self.publish(run)
 
     def publish_soon(self, run: Run) -> None:
-        """Have a run's state published in one of the next ticks."""
+        """Have a run's state published in one of the next ticks after it changed."""
+        self._touch(run)
         self._soon[run.id] = None
 
     def republish(self) -> None:
@@ -368,7 +380,7 @@ class Ledger:
                 break
             due.append(run_id)
         for run_id in dict.fromkeys(due):
-            self.publish(self.runs[run_id])
+            self._publish(self.runs[run_id])
 
     def send_place(self, run: Run, attempt: Attempt) -> None:
         """Offer an attempt to its host, unless that was done a moment ago."""

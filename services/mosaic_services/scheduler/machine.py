@@ -50,9 +50,10 @@ class Machine:
         at: events.Instant,
         lost_after_s: float = DEFAULT_LOST_AFTER_S,
         settings: Mapping[str, str] | None = None,
+        version: int = 0,
     ) -> None:
         self.lost_after_s = lost_after_s
-        self.ledger = Ledger(at, settings)
+        self.ledger = Ledger(at, settings, version)
         self.ledger.restore(runs)
         self._ticked_at = at.mono
 

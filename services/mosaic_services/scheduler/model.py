@@ -130,6 +130,8 @@ class Run:
     attempts: list[Attempt] = field(default_factory=list)
     decisions: int = 0
     last_decision: tuple[str, str] = ("", "")
+    # Grows whenever the run changes; see `RunState.version`. Not stored.
+    version: int = 0
     # Below: monotonic moments of this life of the scheduler, not stored.
     rests_until: float = float("-inf")
     overtaken_at: float | None = None
@@ -192,6 +194,8 @@ class Run:
             group=self.spec.group,
             attempts=self.allowed,
             next_attempt_at=self.next_attempt_at,
+            replaces=self.spec.replaces,
+            version=self.version,
         )
 
 

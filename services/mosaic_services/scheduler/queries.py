@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.commands import GroupList, GroupState, HostList, RunList, SnapshotResult
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunStateName
-from mosaic_services.scheduler.naming import find_group
+from mosaic_services.scheduler.naming import find_group, find_run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mosaic_bus.commands import Runs, Snapshot
     from mosaic_services.scheduler.ledger import Ledger
     from mosaic_services.scheduler.model import Attempt, Run
 
 __all__ = ["attempt_detail", "group_list", "host_list", "run_list", "snapshot", "state_counts"]
 
 
-def run_list(ledger: Ledger, states: list[str], group: str, limit: int, now: float) -> RunList:
-    """Runs in the given states (all if none are given), of a group if one is given, newest first."""
+def run_list(ledger: Ledger, command: Runs, now: float) -> RunList:
+    """Runs that match, newest first; runs that were asked for by name in the order of the names."""
+    states = command.states
     known = [name.value for name in RunStateName]
     if unknown := [name for name in states if name not in known]:
         said = f"no such state: {', '.join(map(repr, unknown))}; states are {', '.join(known)}"
         raise CommandRefusedError("invalid_arguments", said)
     wanted = frozenset(states)
-    runs = find_group(ledger.groups, group)[1] if group else ledger.runs
-    found = [run for run in reversed(runs.values()) if not wanted or run.state in wanted]
-    return RunList(runs=[ledger.render(run, now) for run in found[:limit]], total=len(found))
+    runs: Iterable[Run] = reversed(ledger.runs.values())
+    if command.group:
+        runs = reversed(find_group(ledger.groups, command.group)[1].values())
+    if command.runs:
+        named = {(run := find_run(ledger.runs, query)).id: run for query in command.runs}
+        runs = named.values() if not command.group else [run for run in runs if run.id in named]
+    matching = list(runs)
+    found = [run for run in matching if not wanted or run.state in wanted]
+    return RunList(
+        runs=[ledger.render(run, now) for run in found[: command.limit]],
+        total=len(found),
+        counts=Counter(run.state.value for run in matching),
+    )
 
 
 def group_list(ledger: Ledger, query: str, limit: int) -> GroupList:
@@ -63,11 +78,22 @@ def host_list(ledger: Ledger, now: float) -> HostList:
     )
 
 
-def snapshot(ledger: Ledger, final_limit: int, now: float) -> SnapshotResult:
-    """Runs that are not final and the newest final ones, newest first, and all hosts."""
-    ended = {run.id for run in islice((run for run in reversed(ledger.runs.values()) if run.final), final_limit)}
-    wanted = [run for run in reversed(ledger.runs.values()) if not run.final or run.id in ended]
-    return SnapshotResult(runs=[ledger.render(run, now) for run in wanted], hosts=host_list(ledger, now).hosts)
+def snapshot(ledger: Ledger, command: Snapshot, now: float) -> SnapshotResult:
+    """Runs of the selection that are not final and the newest final ones, newest first, and all hosts."""
+    if command.runs:
+        chosen = [ledger.runs[run] for run in dict.fromkeys(command.runs) if run in ledger.runs]
+    else:
+        chosen = list((ledger.groups.get(command.group, {}) if command.group else ledger.runs).values())
+    changed = [run for run in reversed(chosen) if run.version > command.since]
+    ended = {run.id for run in islice((run for run in changed if run.final), command.final_limit)}
+    hosts = host_list(ledger, now)
+    return SnapshotResult(
+        version=ledger.version,
+        runs=[ledger.render(run, now) for run in changed if not run.final or run.id in ended],
+        counts=Counter(run.state.value for run in chosen),
+        hosts=hosts.hosts,
+        silent_s=hosts.silent_s,
+    )
 
 
 def state_counts(ledger: Ledger) -> dict[str, int | float]:

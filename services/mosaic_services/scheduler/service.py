@@ -74,6 +74,8 @@ _ANSWER_S = 1.9
 # If not even our own heartbeat came back for this long, the bus is away and hosts cannot be heard.
 _DEAF_AFTER_S = 4.0
 _COMPLAINTS_REMEMBERED = 1000
+# Versions of states start anew above all those of the epoch before.
+_EPOCH_BITS = 32
 
 
 class SchedulerService(Service):
@@ -86,7 +88,9 @@ class SchedulerService(Service):
         self.lock = home.lock("scheduler")
         self.store = Store(home.scheduler_store)
         super().__init__("scheduler", home, bus_address)
-        self.machine = Machine(self.store.load(), _now(), lost_after_s, self.store.settings())
+        self.machine = Machine(
+            self.store.load(), _now(), lost_after_s, self.store.settings(), self.epoch << _EPOCH_BITS
+        )
         self.writer = Writer(self.store, self._release, self._store_failed)
         self._heard_at = time.monotonic()
         self._asking: set[tuple[str, str, str, int]] = set()
@@ -358,7 +362,7 @@ class SchedulerService(Service):
         return Ack(note=f"{note} (not yet saved: {self.writer.failure})" if self.writer.failure else note)
 
     async def _on_runs(self, command: Runs) -> RunList:
-        return queries.run_list(self.machine.ledger, command.states, command.group, command.limit, time.monotonic())
+        return queries.run_list(self.machine.ledger, command, time.monotonic())
 
     async def _on_groups(self, command: Groups) -> GroupList:
         return queries.group_list(self.machine.ledger, command.group, command.limit)
@@ -384,7 +388,7 @@ class SchedulerService(Service):
         return queries.host_list(self.machine.ledger, time.monotonic())
 
     async def _on_snapshot(self, command: Snapshot) -> SnapshotResult:
-        return queries.snapshot(self.machine.ledger, command.final_limit, time.monotonic())
+        return queries.snapshot(self.machine.ledger, command, time.monotonic())
 
 
 def _as_stored(spec: RunSpec) -> RunSpec:

@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from mosaic_bus.commands import Cancel, Groups, Show
+from mosaic_bus.commands import Cancel, Groups, Runs
 from mosaic_bus.errors import BusError
 from mosaic_services.cli.display.keys import Keys
 from mosaic_services.cli.display.output import console, number, print_json, short
@@ -60,7 +60,7 @@ def command(
     if as_json and not once:
         raise InputError("--json is one document, and watching has no end", "add --once")
     with current.connect() as bus:
-        found = bus.request("scheduler", Show(run=run)).run.run if run else None
+        found = bus.request("scheduler", Runs(runs=[run])).runs[0].run if run else None
         whole = bus.request("scheduler", Groups(group=group)).groups[0].group if group else None
         if once:
             _print_once(bus, found, whole, as_json=as_json)

@@ -154,7 +154,7 @@ class Feed:
             wanted = Runs(states=states, group=self._group, limit=limit)
             runs += self._bus.request("scheduler", wanted, timeout=_ANSWER_S).runs
         hosts = self._bus.request("scheduler", Hosts(), timeout=_ANSWER_S).hosts
-        return SnapshotResult(runs=runs, hosts=hosts), group
+        return SnapshotResult(version=0, runs=runs, counts={}, hosts=hosts, silent_s={}), group
 
     def _ask_closely(self, view: View, run: str) -> View:
         try:
