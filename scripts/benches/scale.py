@@ -38,12 +38,12 @@ from stack import HOST, SERVICES, STRESS, Stack, wait_until  # noqa: E402 - the 
 
 from mosaic_bus.commands import Stats  # noqa: E402 - as above
 from mosaic_bus.messages import AttemptPhase, Resources, RunSpec, RunStateName  # noqa: E402 - as above
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement  # noqa: E402 - as above
+from mosaic_services.attempt_folder.layout import identity, write_json  # noqa: E402 - as above
 from mosaic_services.environments import build, read_recipe  # noqa: E402 - as above
 from mosaic_services.home import StackHome  # noqa: E402 - as above
 from mosaic_services.scheduler.model import Attempt, Run  # noqa: E402 - as above
 from mosaic_services.scheduler.store import Store, Unsaved  # noqa: E402 - as above
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement  # noqa: E402 - as above
-from mosaic_services.supervisor.run_host import boot, start_time, write_json  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ def prepare(home: StackHome, streams: int, writer: int) -> list[str]:
     """Make attempts that look as if they ran, with the writer as the run host of all; return their runs."""
     spec = RunSpec(worker="stress", resources=Resources(cpus=0.01, memory_mb=1))
     unsaved = Unsaved()
-    host = {"pid": writer, "start_time": start_time(writer), "boot": boot(), "started_at": time.time()}
+    host = {**identity(writer), "started_at": time.time()}
     for number in range(streams):
         run = str(ULID())
         folder = AttemptFolder(home, AttemptKey(run, 1))

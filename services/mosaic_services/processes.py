@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from mosaic_bus.logs import Logger
+from mosaic_services.attempt_folder.layout import FAMILY, identity, is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,19 +28,8 @@ _log = Logger()
 MARK = "MOSAIC_ATTEMPT_MARK"
 # A killed process is gone at once, unless the kernel holds it: then there is no point in waiting for ever.
 _SWEEP_ROUNDS = 500
-_DEAD = (b"Z", b"X")
 # Attempts whose `family.json` has been complained about.
 _complained: set[str] = set()
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-_BOOT = _boot()
 
 
 def build_mark(home: StackHome) -> str:
@@ -47,30 +37,21 @@ def build_mark(home: StackHome) -> str:
     return str(home.path / "builds")
 
 
-def is_alive(host: dict[str, Any]) -> bool:
-    """Whether the process that wrote `host.json` still runs (and is not another one with the same pid)."""
-    try:
-        state, start_time = _state_and_start(host["pid"])
-        return start_time == host["start_time"] and state not in _DEAD and host.get("boot", _BOOT) == _BOOT
-    except (OSError, ValueError, IndexError, KeyError, TypeError):
-        return False
-
-
 def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
     """Kill every process of the attempts with these marks (see `carriers`) and wait until they are gone.
 
     Returns how many there were.
     """
-    killed: dict[int, int] = {}
+    killed: dict[int, dict[str, Any]] = {}
     for _ in range(rounds):
         found = carriers(marks)
         # One that dies shows no mark any more, but may take a while to be gone, on a busy machine.
-        dying = any(is_alive({"pid": pid, "start_time": start}) for pid, start in killed.items())
+        dying = any(map(is_alive, killed.values()))
         if not found and not dying:
             break
         for pid in found:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                killed[pid] = _state_and_start(pid)[1]
+                killed[pid] = identity(pid)
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     return len(killed)
@@ -91,7 +72,7 @@ def carriers(marks: Collection[str]) -> set[int]:
 
 def _family(mark: str) -> list[dict[str, Any]]:
     try:
-        found = json.loads((Path(mark) / "family.json").read_bytes())["processes"]
+        found = json.loads((Path(mark) / FAMILY).read_bytes())["processes"]
         return [member for member in found if type(member["pid"]) is int]
     except FileNotFoundError:
         return []
@@ -110,21 +91,15 @@ def run_hosts(folders: Collection[str]) -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             # A run host that was forked from a template has more room for its command line than it uses.
             words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="surrogateescape").split("\0")
-            if len(words) > 1 and words[-1] in folders and words[-2].endswith("run_host.py"):
-                state, _ = _state_and_start(pid)
-                if state not in _DEAD:
-                    found[words[-1]] = pid
+            named = len(words) > 1 and words[-1] in folders and words[-2].endswith("run_host.py")
+            if named and is_alive(identity(pid)):
+                found[words[-1]] = pid
     return found
-
-
-def _state_and_start(pid: int) -> tuple[bytes, int]:
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
-    return fields[0], int(fields[19])
 
 
 def _carries(pid: int, wanted: set[bytes]) -> bool:
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return not wanted.isdisjoint(environ) and _state_and_start(pid)[0] not in _DEAD
+        return not wanted.isdisjoint(environ) and is_alive(identity(pid))
     except (OSError, ValueError, IndexError):
         return False

@@ -441,8 +441,8 @@ def test_longest_grace_of_all_runs_is_waited_for(tmp_path):
     (home.runs / "run58" / "1" / "exit.json").write_text("{}")
     active = leftovers.unended(home)
     assert len(active) == 59
-    assert max(each.grace_s for each in active) == 300
-    assert {each.grace_s for each in active if each.run in {"run59", "run58"}} == {59}
+    assert max(each.grace_s() for each in active) == 300
+    assert {each.grace_s() for each in active if each.key.run in {"run59", "run58"}} == {59}
     assert leftovers.alive(home) == {}
     assert leftovers.kill(home) == (0, 0)
 

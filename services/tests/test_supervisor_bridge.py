@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mosaic_bus.messages import Batch, Position, StreamId
 from mosaic_services.supervisor.bridge import Bridge
-from mosaic_services.supervisor.lines import Limits
+from mosaic_services.supervisor.line_file import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from mosaic_services.supervisor.folder import AttemptKey
+from mosaic_services.attempt_folder import AttemptKey
 from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.pictures import Lease, Pictures
 from mosaic_worker.frames import FrameWriter

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mosaic_bus.messages import AttemptPhase, Checkpoint, ExitReport, FailureCategory
+from mosaic_services.attempt_folder import AttemptKey
 from mosaic_services.supervisor import machine
-from mosaic_services.supervisor.folder import AttemptKey
 
 KEY = AttemptKey("01RUN", 1)
 OTHER = AttemptKey("01RUN", 2)

@@ -18,9 +18,11 @@ import pytest
 from stack import wait_until
 
 from mosaic_bus.messages import FailureCategory, Limits, RunSpec
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement, layout
 from mosaic_services.home import StackHome
-from mosaic_services.supervisor import processes, run_host
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.processes import MARK, is_alive
+from mosaic_services.supervisor import run_host, run_hosts
+from mosaic_services.supervisor.usage import UsageMeter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,13 +55,13 @@ class Attempt:
         home.create()
         self.folder = AttemptFolder(home, AttemptKey("01RUN", 1))
         self.folder.place(Placement("test", RunSpec(worker="script")))
-        mark = {processes.MARK: processes.mark_of(self.folder), "PATH": os.environ["PATH"]}
+        mark = {MARK: self.folder.process_mark, "PATH": os.environ["PATH"]}
         self.folder.order(argv or [sys.executable, "-I", "-S", "-c", script], grace_s, Limits.model_validate(limits))
         self.environ = mark
         self.host: subprocess.Popen[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
-        self.host = processes.start_run_host(self.folder, self.environ)
+        self.host = run_hosts.start(self.folder, self.environ)
         return self.host
 
     def run(self, seconds: float = 30) -> dict[str, Any]:
@@ -84,7 +86,7 @@ class Attempt:
             with contextlib.suppress(ProcessLookupError):
                 self.host.kill()
             self.host.wait()
-        processes.sweep(self.folder)
+        run_hosts.sweep(self.folder)
 
 
 @pytest.fixture
@@ -228,10 +230,10 @@ def test_killed_run_host_takes_the_worker_along_and_the_sweep_takes_the_rest(att
     host.wait()
     wait_until("the worker died with its run host", lambda: not is_running(worker))
     assert is_running(hidden), "nobody else could have killed it"
-    assert processes.sweep(one.folder) == 1
+    assert run_hosts.sweep(one.folder) == 1
     assert not is_running(hidden)
     assert not (one.folder.path / "exit.json").exists()
-    assert not processes.is_alive(one.folder.host())
+    assert not is_alive(one.folder.host())
 
 
 def test_sweep_also_takes_descendants_that_cleared_their_environment(attempt):
@@ -243,7 +245,7 @@ def test_sweep_also_takes_descendants_that_cleared_their_environment(attempt):
     host.kill()
     host.wait()
     assert is_running(bare_pid), "nobody else could have killed it"
-    processes.sweep(one.folder)
+    run_hosts.sweep(one.folder)
     assert not is_running(bare_pid)
 
 
@@ -313,18 +315,18 @@ while True:
     host = one.start()
     wait_until("the flood is over", lambda: "written" in one.journal())
     log = one.folder.log
-    bound = run_host.LOG_HEAD_BYTES + run_host.LOG_TAIL_BYTES + run_host.LOG_SLACK_BYTES + 2**20
+    bound = layout.LOG_HEAD_BYTES + layout.LOG_TAIL_BYTES + run_host.LOG_SLACK_BYTES + 2**20
     wait_until("the middle is given back", lambda: log.stat().st_blocks * 512 <= bound)
     assert log.stat().st_size == lines * 100
     with log.open("rb") as file:
         assert int(file.read(100)) == 0
-        file.seek(run_host.LOG_HEAD_BYTES // 100 * 100 - 100)
-        assert int(file.read(100)) == run_host.LOG_HEAD_BYTES // 100 - 1
+        file.seek(layout.LOG_HEAD_BYTES // 100 * 100 - 100)
+        assert int(file.read(100)) == layout.LOG_HEAD_BYTES // 100 - 1
         file.seek(-100, os.SEEK_END)
         assert int(file.read()) == lines - 1
-    assert len(one.folder.last_log_lines()) == 20
     host.terminate()
     host.wait(10)
+    assert len(one.folder.exit().last_lines) == 20
 
 
 def test_usage_is_that_of_everything_below_the_run_host(attempt):
@@ -340,7 +342,7 @@ while True:
     one = attempt(script, grace_s=0.2)
     host = one.start()
     wait_until("both are up", lambda: one.journal().count("up") == 2)
-    meter = processes.UsageMeter()
+    meter = UsageMeter()
     meter.measure({"one": host.pid}, time.monotonic())
 
     def busy() -> bool:
@@ -543,4 +545,4 @@ def test_limits_are_looked_at_only_when_it_matters(tmp_path, monkeypatch):
     ("seconds", "text"), [(0.25, "0.2 s"), (59.0, "59 s"), (2880.0, "00:48:00"), (100 * 3600.0, "100:00:00")]
 )
 def test_lengths_of_time_are_written_for_people(seconds, text):
-    assert run_host.clock(seconds) == text
+    assert run_host.duration(seconds) == text

@@ -26,7 +26,7 @@ from mosaic_bus.messages import (
     RunSpec,
 )
 from mosaic_bus.service import HEARTBEAT_S
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

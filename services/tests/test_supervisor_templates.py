@@ -18,11 +18,11 @@ import pytest
 from stack import wait_until
 
 from mosaic_bus.messages import RunSpec
-from mosaic_services import processes as shared
+from mosaic_services import processes
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.environments import Environment, Profile, Recipe
 from mosaic_services.home import StackHome
-from mosaic_services.supervisor import processes, templates
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.supervisor import run_hosts, templates
 from mosaic_services.supervisor.templates import Template, TemplateError, Templates
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Probe:
         folder.place(Placement("test", RunSpec(worker="probe")))
         folder.order(self.environment().command("--config", str(folder.path / "worker.json")), grace_s)
         self.attempts.append(folder)
-        mark = processes.mark_of(folder)
+        mark = folder.process_mark
         return folder, {**self.environment().environ(), "MOSAIC_RUN_DIR": mark, processes.MARK: mark}
 
     def with_template(self, scenario: Callable[[Template], Awaitable[Value]]) -> Value:
@@ -113,7 +113,7 @@ class Probe:
 
     def cold_run(self) -> AttemptFolder:
         folder, environ = self.place()
-        assert processes.start_run_host(folder, environ).wait(30) == 0
+        assert run_hosts.start(folder, environ).wait(30) == 0
         return folder
 
     def both(self) -> tuple[AttemptFolder, AttemptFolder]:
@@ -121,7 +121,7 @@ class Probe:
         return self.cold_run(), self.with_template(self.warm_run)
 
     def close(self) -> None:
-        shared.sweep({processes.mark_of(folder) for folder in self.attempts})
+        processes.sweep({folder.process_mark for folder in self.attempts})
 
 
 @pytest.fixture
@@ -315,7 +315,7 @@ def test_killed_template_leaves_its_runs_going(probe):
         template.process.wait()
         host = folder.host()
         assert processes.is_alive(host)
-        processes.stop_run_host(host)
+        run_hosts.stop(host)
         await ended(folder)
         assert record(folder)["stopped"]
         # Its last words are on disk a moment before it is gone.
@@ -335,7 +335,7 @@ def test_template_ends_when_the_supervisor_is_killed_and_runs_go_on(probe, bad: 
     from pathlib import Path
     from mosaic_services.home import StackHome
     from mosaic_services.environments import Environment, Profile, Recipe
-    from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+    from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
     from mosaic_services.supervisor.templates import Template
 
     async def main():
@@ -380,13 +380,13 @@ def test_killed_run_host_takes_the_warm_worker_along_and_the_sweep_takes_the_res
         await template.fork(folder, environ)
         await until("up", lambda: journal(folder).endswith("\n"))
         worker, spawned, forked = map(int, journal(folder).split())
-        assert shared.carriers({str(folder.path)}) == {worker, spawned, forked}
-        assert shared.run_hosts({str(folder.path)}) == {str(folder.path): folder.host()["pid"]}
+        assert processes.carriers({str(folder.path)}) == {worker, spawned, forked}
+        assert processes.run_hosts({str(folder.path)}) == {str(folder.path): folder.host()["pid"]}
         os.kill(folder.host()["pid"], signal.SIGKILL)
         await until("the worker died with its run host", lambda: not is_running(worker))
         assert is_running(spawned)
         assert is_running(forked)
-        assert await asyncio.to_thread(processes.sweep, folder) == 2
+        assert await asyncio.to_thread(run_hosts.sweep, folder) == 2
         assert not is_running(spawned)
         assert not is_running(forked)
         assert is_running(template.process.pid), "the template is nobody's run"
@@ -404,7 +404,7 @@ def test_fork_and_spawn_of_one_attempt_are_one_run(probe):
             folder, environ = one.place()
             if order == "fork first":
                 await template.fork(folder, environ)
-            spawned = processes.start_run_host(folder, environ)
+            spawned = run_hosts.start(folder, environ)
             if order == "spawn is up":
                 await until("the run host is up", folder.host)
             if order != "fork first":
@@ -588,7 +588,7 @@ def test_template_that_hangs_does_not_hold_up_runs_nor_start_any_later(probe, mo
         await until("killed", lambda: template.process.poll() is not None)
         for folder, environ in placed:
             assert folder.host() is None
-            await asyncio.to_thread(processes.start_run_host(folder, environ).wait)
+            await asyncio.to_thread(run_hosts.start(folder, environ).wait)
             assert journal(folder) == "up\n"
 
     with_templates(one, scenario)

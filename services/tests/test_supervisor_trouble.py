@@ -19,13 +19,13 @@ from structlog.testing import capture_logs
 from mosaic_bus.commands import Forget, Stats, Stop
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import AttemptPhase, RunSpec
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.home import StackHome
 from mosaic_services.processes import carriers
-from mosaic_services.supervisor import machine, processes
+from mosaic_services.supervisor import machine, run_hosts
 from mosaic_services.supervisor.attempts import Attempts, Tracked
 from mosaic_services.supervisor.bridge import Bridge
 from mosaic_services.supervisor.builder import Builder, BuildFailedError
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.watcher import Watcher
 
@@ -255,7 +255,7 @@ def attempts_in(folder, spawn) -> tuple[Attempts, Bridge]:
 
 def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path, monkeypatch):
     """A run host that could not be started: until what it left is swept up, which takes a while here, it is gone."""
-    monkeypatch.setattr(processes, "sweep", lambda _: time.sleep(0.5) or 0)
+    monkeypatch.setattr(run_hosts, "sweep", lambda _: time.sleep(0.5) or 0)
     looks = 0
 
     async def story() -> float:

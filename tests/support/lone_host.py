@@ -27,7 +27,7 @@ from mosaic_bus.messages import (
     StoredPositions,
     StreamTails,
 )
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -71,7 +71,7 @@ def command(
         for name in kept:
             say(f"{name} leaves its runs going")
         say(f"stopping the stack (pid {pid})…")
-        patience = _PATIENCE_S + max((each.grace_s for each in unended(home)), default=0.0)
+        patience = _PATIENCE_S + max((each.grace_s() for each in unended(home)), default=0.0)
         _end(pid, lock, KEEP_RUNS if keep_runs else signal.SIGTERM, patience if timeout is None else timeout)
         _wait_for_orphans(home)
         say("stopped")

@@ -207,7 +207,7 @@ class Stack:
     def _announce_runs(self) -> float:
         """Say how many runs will be stopped; return how long the supervisor may take for it."""
         active = leftovers.unended(self.home)
-        longest = max((each.grace_s for each in active), default=0.0)
+        longest = max((each.grace_s() for each in active), default=0.0)
         if active and self._keep_runs:
             self._say(f"leaving {_count(len(active))} going; the next mosaic up takes over")
         elif active:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase, AttemptReport, FailureCategory, StreamId, Usage
-from mosaic_services.supervisor import machine, processes
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.processes import MARK, is_alive
+from mosaic_services.supervisor import machine, run_hosts
 from mosaic_services.supervisor.builder import Builder, BuildFailedError
 from mosaic_services.supervisor.checkpoints import last_checkpoint
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.supervisor.frames import FASTLANE_DIR
+from mosaic_services.supervisor.wakeup import WakeUp
 
 if TYPE_CHECKING:
     import subprocess
@@ -77,9 +79,9 @@ class Attempts:
         self.machine = machine.Machine()
         self.tracked: dict[AttemptKey, Tracked] = {}
         # Set when a phase has changed, when a stream begins or ends, and when something happened to an attempt.
-        self.changed = asyncio.Event()
-        self.streams_changed = asyncio.Event()
-        self.stirred = asyncio.Event()
+        self.changed = WakeUp()
+        self.streams_changed = WakeUp()
+        self.stirred = WakeUp()
         self.warm_starts = 0
         self.cold_starts = 0
         self._builder = builder
@@ -187,7 +189,7 @@ class Attempts:
         _log.info("adopted", attempt=str(key))
         self.machine.attempts[key] = attempt = machine.Attempt()
         report, host = None, folder.host()
-        if host is None or not processes.is_alive(host):  # As in the watcher: until then, no record is believed.
+        if host is None or not is_alive(host):  # As in the watcher: until then, no record is believed.
             report = folder.exit()
         if host is not None:
             self.tracked[key].host = host
@@ -263,7 +265,7 @@ class Attempts:
                 except OSError as error:  # Such as a full disk, which the run may have filled: all the more.
                     _log.warning("cannot record a stop", attempt=str(key), reason=str(error))
                 if (host := tracked.host or tracked.folder.host()) is not None:
-                    processes.stop_run_host(host)
+                    run_hosts.stop(host)
             case machine.Sweep(key):
                 self._spawn(self._sweep(key, tracked), "sweep")
             case machine.FindCheckpoint(key):
@@ -285,7 +287,7 @@ class Attempts:
                 "MOSAIC_RUN_ID": key.run,
                 "MOSAIC_ATTEMPT": str(key.attempt),
                 "MOSAIC_RUN_DIR": str(tracked.folder.path),
-                processes.MARK: processes.mark_of(tracked.folder),
+                MARK: tracked.folder.process_mark,
             }
             tracked.environment = environment
             threads = max(1, int(tracked.spec.resources.cpus))
@@ -336,7 +338,7 @@ class Attempts:
             self.warm_starts += 1
             return
         try:
-            tracked.popen = processes.start_run_host(tracked.folder, tracked.environ)
+            tracked.popen = run_hosts.start(tracked.folder, tracked.environ)
         except OSError as error:
             _log.warning("cannot start a run host", attempt=str(tracked.folder.key), reason=str(error))
             tracked.start_deadline = 0.0  # It will be found missing at once.
@@ -345,7 +347,7 @@ class Attempts:
         self._children.add(tracked.popen)
 
     async def _sweep(self, key: AttemptKey, tracked: Tracked) -> None:
-        killed = await asyncio.to_thread(processes.sweep, tracked.folder)
+        killed = await asyncio.to_thread(run_hosts.sweep, tracked.folder)
         _log.warning("swept", attempt=str(key), killed=killed)
         await self.do(machine.Swept(key, time.time()))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mosaic_bus import topics
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Batch, Position, StreamId, StreamTail, StreamTails
-from mosaic_services.supervisor.lines import Cut, Limits, LineFile
+from mosaic_services.supervisor.line_file import Cut, Limits, LineFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from mosaic_bus.messages import Model
-    from mosaic_services.supervisor.folder import AttemptKey
+    from mosaic_services.attempt_folder import AttemptKey
 
 __all__ = ["FASTLANE_DIR", "LIST_S", "TURN_S", "Frames", "Ring"]
 

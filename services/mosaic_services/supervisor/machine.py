@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mosaic_bus.messages import AttemptPhase, Checkpoint, ExitReport, FailureCategory
 
 if TYPE_CHECKING:
-    from mosaic_services.supervisor.folder import AttemptKey
+    from mosaic_services.attempt_folder import AttemptKey
 
 __all__ = [
     "Attempt",

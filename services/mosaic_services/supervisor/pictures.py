@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mosaic_bus.frames import Frame
     from mosaic_bus.messages import FrameHandle
-    from mosaic_services.supervisor.folder import AttemptKey
+    from mosaic_services.attempt_folder import AttemptKey
     from mosaic_services.supervisor.frames import Frames
 
 __all__ = ["LEASE_S", "TURN_S", "Encoded", "Job", "Pictures"]

@@ -22,7 +22,27 @@ import os
 import signal
 import sys
 import time
-from typing import Any
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+
+def _load_layout() -> ModuleType:
+    """Load what supervisor and command line import as `mosaic_services.attempt_folder.layout`.
+
+    By its path: neither a bare interpreter nor a worker's virtualenv has our packages.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    loader = SourceFileLoader("mosaic_attempt_layout", os.path.join(package, "attempt_folder", "layout.py"))
+    module = ModuleType(loader.name)
+    loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from mosaic_services.attempt_folder import layout
+else:
+    layout = _load_layout()
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -35,9 +55,7 @@ FIRST_FAMILY_S = 1.0
 FAMILY_EVERY_S = 5.0
 # Seconds that a full disk is given to get room again.
 RECORD_TRIES = 600
-# A log keeps its beginning and its end; what a flood writes in between is given back to the disk.
-LOG_HEAD_BYTES = 16 * 1024 * 1024
-LOG_TAIL_BYTES = 1024 * 1024
+# Bytes that the middle of a log may grow by before it is given back to the disk.
 LOG_SLACK_BYTES = 32 * 1024 * 1024
 _FALLOC_KEEP_SIZE_AND_PUNCH_HOLE = 0x01 | 0x02
 _PAGE = 65536
@@ -52,39 +70,14 @@ _MINUTE_S = 60
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def write_json(path: str, content: dict[str, Any]) -> None:
-    """Write a file that is either absent or whole."""
-    scratch = f"{path}.new"
-    with open(scratch, "w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
-
-
-def start_time(pid: int) -> int:
-    """When a process started, in clock ticks since boot: with the pid, it names one process for ever."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rsplit(b")", 1)[1].split()[19])
-
-
-def boot() -> str:
-    """Which boot of the machine this is: start times count from it."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def descendants(root: int) -> dict[int, int]:
     """All processes below one and the bytes that each has in memory, read from /proc."""
     children: dict[int, list[int]] = {}
     resident = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rsplit(b")", 1)[1].split()
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = layout.process_stat(name)
                 resident[int(name)] = int(fields[21]) * _MEMORY_PAGE
                 children.setdefault(int(fields[1]), []).append(int(name))
     found: dict[int, int] = {}
@@ -110,11 +103,9 @@ def fair_share(pid: int, resident: int) -> int:
     return resident
 
 
-def clock(seconds: float) -> str:
-    """Write a length of time as `01:00:00`, or as `2.5 s` if it is short."""
-    if seconds < _MINUTE_S:
-        return f"{round(seconds, 1):g} s"
-    return f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
+def duration(seconds: float) -> str:
+    """Write a duration as `01:00:00`, or as `2.5 s` if it is short."""
+    return f"{round(seconds, 1):g} s" if seconds < _MINUTE_S else layout.clock(seconds)
 
 
 class Limits:
@@ -148,8 +139,8 @@ class Limits:
             return None
         used = now - self.started
         if used >= self.wall_s:
-            return "wall", f"wall-clock limit of {clock(self.wall_s)} reached"
-        self.warn("wall", used / self.wall_s, f"time {clock(used)} of {clock(self.wall_s)}")
+            return "wall", f"wall-clock limit of {duration(self.wall_s)} reached"
+        self.warn("wall", used / self.wall_s, f"time {duration(used)} of {duration(self.wall_s)}")
         return None
 
     def look_at_memory(self) -> tuple[str, str] | None:
@@ -174,12 +165,12 @@ class Limits:
         self.warnings[limit] = f"{text} ({100 * part:.0f} %)"
         write_to_log(f"warning: {self.warnings[limit]}")
         with contextlib.suppress(OSError):
-            write_json("warnings.json", {"warnings": list(self.warnings.values())})
+            layout.write_json(layout.WARNINGS, {"warnings": list(self.warnings.values())})
 
 
 def write_to_log(text: str) -> None:
     """Add a line of ours to the worker's log."""
-    with contextlib.suppress(OSError), open("log.txt", "a") as file:
+    with contextlib.suppress(OSError), open(layout.LOG, "a") as file:
         file.write(f"mosaic: {text}\n")
 
 
@@ -216,8 +207,8 @@ def start_worker(order: dict[str, Any]) -> int:
         step_back()
         files = (
             os.open(os.devnull, os.O_RDONLY),
-            os.open("journal.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
-            os.open("log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+            os.open(layout.JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+            os.open(layout.LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
         )
         for target, file in enumerate(files):
             os.dup2(file, target)
@@ -249,7 +240,7 @@ class Host:
         limits = order.get("limits", {})
         self.limits = Limits(limits.get("memory_mb"), limits.get("wall_s"), time.monotonic())
         self.kill_at: float | None = None
-        self.log_punched = LOG_HEAD_BYTES
+        self.log_punched = layout.LOG_HEAD_BYTES
         self.family: list[dict[str, Any]] = []
         # Not at once: what is just starting is not worth a file, and what runs for long is noted soon enough.
         self.family_at = time.monotonic() + FIRST_FAMILY_S
@@ -333,20 +324,20 @@ class Host:
         found = []
         for pid in sorted(descendants(os.getpid())):
             with contextlib.suppress(OSError, ValueError, IndexError):
-                found.append({"pid": pid, "start_time": start_time(pid), "boot": boot()})
+                found.append(layout.identity(pid))
         if found != self.family:
             self.family = found
             with contextlib.suppress(OSError):
-                write_json("family.json", {"processes": found})
+                layout.write_json(layout.FAMILY, {"processes": found})
 
     def bound_log(self) -> None:
         """Punch out the middle of a log that floods; its offsets stay as they are."""
         with contextlib.suppress(OSError):
-            end = os.stat("log.txt").st_size - LOG_TAIL_BYTES
+            end = os.stat(layout.LOG).st_size - layout.LOG_TAIL_BYTES
             if end - self.log_punched < LOG_SLACK_BYTES:
                 return
             end -= end % _PAGE
-            file = os.open("log.txt", os.O_WRONLY)
+            file = os.open(layout.LOG, os.O_WRONLY)
             start, length = ctypes.c_long(self.log_punched), ctypes.c_long(end - self.log_punched)
             libc.fallocate(file, _FALLOC_KEEP_SIZE_AND_PUNCH_HOLE, start, length)
             os.close(file)
@@ -357,7 +348,7 @@ def record(ending: dict[str, Any]) -> None:
     """Write `exit.json`; on a full disk, wait for room rather than lose how a long run ended."""
     for left in reversed(range(RECORD_TRIES)):
         try:
-            write_json("exit.json", ending)
+            layout.write_json(layout.EXIT, ending)
             return
         except FileNotFoundError:
             return  # The folder was removed: nobody wants to know.
@@ -381,24 +372,23 @@ def remove_pictures(folder: str | None) -> None:
 def main(folder: str, environ: dict[str, str] | None = None) -> int:
     """Run one attempt; with `environ`, warm: the worker is not executed, but `Forked` is raised in its process."""
     os.chdir(folder)
-    lock = os.open("host.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(layout.HOST_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0  # Another run host has this attempt: the supervisor asked twice.
-    if os.path.exists("exit.json") or os.path.exists("host.json"):
+    if os.path.exists(layout.EXIT) or os.path.exists(layout.HOST):
         return 0
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    with open("attempt.json") as file:
+    with open(layout.ATTEMPT) as file:
         order = json.load(file)
     order["warm"] = environ is not None
     # It comes by pipe or socket: secrets in it are not for the disk.
     order["environ"] = json.load(sys.stdin) if environ is None else environ
     started_at = time.time()
-    pid = os.getpid()
-    who = {"pid": pid, "start_time": start_time(pid), "boot": boot()}
-    write_json("host.json", {**who, "started_at": started_at, "warm": order["warm"]})
+    who = layout.identity(os.getpid())
+    layout.write_json(layout.HOST, {**who, "started_at": started_at, "warm": order["warm"]})
     host = Host(order)
     host.watch()
     remove_pictures(order["environ"].get("MOSAIC_FASTLANE_DIR"))

@@ -37,15 +37,15 @@ from mosaic_bus.messages import (
 )
 from mosaic_bus.service import Service, explain
 from mosaic_bus.wire.envelope import new_id
-from mosaic_services.supervisor import frames, pictures, processes
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.supervisor import frames, pictures
 from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
 from mosaic_services.supervisor.builder import Builder
-from mosaic_services.supervisor.folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.pictures import Lease, Pictures
 from mosaic_services.supervisor.templates import Templates
-from mosaic_services.supervisor.waiting import wait
+from mosaic_services.supervisor.usage import UsageMeter
 from mosaic_services.supervisor.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class SupervisorService(Service):
         gpus = frozenset(each.id for each in inventory.gpus)
         self.attempts = Attempts(home, self.builder, self.templates, self.bridge, self.frames, gpus, self.spawn)
         self.watcher = Watcher(self.attempts, self.bridge)
-        self.meter = processes.UsageMeter()
+        self.meter = UsageMeter()
         self.instance = new_id()
         self.detached = False
         self._bad_reports = 0
@@ -239,18 +239,18 @@ class SupervisorService(Service):
 
     async def _pump(self) -> None:
         while True:
-            await wait(self.attempts.streams_changed, self.bridge.pump(time.monotonic()))
+            await self.attempts.streams_changed.wait(self.bridge.pump(time.monotonic()))
 
     async def _announce_tails(self) -> None:
         while True:
             if self.bridge.streams:
                 self.bus.publish(topics.streams(self.host), self.bridge.tails())
-            await wait(self.watcher.tails_changed, 1.0, at_least=0.2)
+            await self.watcher.tails_changed.wait(1.0, at_least=0.2)
 
     async def _report(self) -> None:
         while True:
             self.bus.publish(topics.host_state(self.host), self._host_state())
-            await wait(self.attempts.changed, 1.0, at_least=0.01)
+            await self.attempts.changed.wait(1.0, at_least=0.01)
 
     async def _measure(self) -> None:
         while True:

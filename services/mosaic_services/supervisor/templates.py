@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from pathlib import Path
 
+    from mosaic_services.attempt_folder import AttemptFolder
     from mosaic_services.environments import Environment
-    from mosaic_services.supervisor.folder import AttemptFolder
 
 __all__ = ["Template", "TemplateError", "Templates"]
 

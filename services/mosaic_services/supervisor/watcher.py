@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase
-from mosaic_services.supervisor import machine, processes
-from mosaic_services.supervisor.waiting import wait
+from mosaic_services.processes import is_alive
+from mosaic_services.supervisor import machine, run_hosts
+from mosaic_services.supervisor.wakeup import WakeUp
 
 if TYPE_CHECKING:
+    from mosaic_services.attempt_folder import AttemptKey
     from mosaic_services.supervisor.attempts import Attempts, Tracked
     from mosaic_services.supervisor.bridge import Bridge
-    from mosaic_services.supervisor.folder import AttemptKey
 
 __all__ = ["Watcher"]
 
@@ -34,7 +35,7 @@ class Watcher:
 
     def __init__(self, attempts: Attempts, bridge: Bridge) -> None:
         # Set when the end of a stream is to be announced.
-        self.tails_changed = asyncio.Event()
+        self.tails_changed = WakeUp()
         self._attempts = attempts
         self._bridge = bridge
         self._troubled: set[AttemptKey] = set()
@@ -44,7 +45,7 @@ class Watcher:
         while True:
             self._attempts.reap()
             soon = await self._look_at_all(time.monotonic())
-            await wait(self._attempts.stirred, 0.0 if soon else _TOLD_S, at_least=_WATCH_S)
+            await self._attempts.stirred.wait(0.0 if soon else _TOLD_S, at_least=_WATCH_S)
 
     async def _look_at_all(self, now: float) -> bool:
         soon = False
@@ -84,7 +85,7 @@ class Watcher:
                 # A stop that came before the run host was up to hear it.
                 await do(machine.StopAsked(key, reason, time.time()))
         if tracked.host is not None and tracked.end is None:
-            self._listen_for_end(tracked, processes.open_end(tracked.host))
+            self._listen_for_end(tracked, run_hosts.open_end(tracked.host))
         if attempt.phase is AttemptPhase.STARTING and folder.has_begun():
             await do(machine.JournalGrew(key))
         if tracked.has_limits and (warnings := folder.warnings()) != tracked.warnings:
@@ -124,7 +125,7 @@ class Watcher:
         if tracked.end is not None or now - tracked.alive_at < _ALIVE_S:
             return False  # While there is a descriptor that tells its end, it has not ended.
         tracked.alive_at = now
-        return not processes.is_alive(tracked.host)
+        return not is_alive(tracked.host)
 
     async def _look_at_streams(self, key: AttemptKey, tracked: Tracked) -> bool:
         """See whether all that an attempt wrote is stored; False if there is nobody who could say so."""

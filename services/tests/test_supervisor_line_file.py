@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mosaic_bus.messages import Position
-from mosaic_services.supervisor.lines import CHUNK_BYTES, MAX_LINE_BYTES, Cut, Limits, LineFile
+from mosaic_services.supervisor.line_file import CHUNK_BYTES, MAX_LINE_BYTES, Cut, Limits, LineFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 
 from mosaic_bus.messages import Position
-from mosaic_services.supervisor.run_host import LOG_HEAD_BYTES, LOG_TAIL_BYTES
+from mosaic_services.attempt_folder.layout import LOG_HEAD_BYTES, LOG_TAIL_BYTES
 
 __all__ = ["CHUNK_BYTES", "MAX_LINE_BYTES", "Cut", "Limits", "LineFile"]
 

@@ -13,8 +13,10 @@ from pydantic import Field, FiniteFloat
 
 from mosaic_bus.commands import FrameStream, FrameStreamsResult
 from mosaic_bus.logs import Logger
-from mosaic_bus.messages import Checkpoint, ExitReport, FailureCategory, Limits, Model, RunSpec
-from mosaic_services.supervisor.run_host import write_json
+from mosaic_bus.messages import Checkpoint, ExitReport, Limits, Model, RunSpec
+from mosaic_services.attempt_folder import layout
+from mosaic_services.attempt_folder.ending import explain, last_lines
+from mosaic_services.attempt_folder.layout import write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +27,9 @@ __all__ = ["AttemptFolder", "AttemptKey", "Placement"]
 
 _log = Logger()
 
-_LOG_LINES_REPORTED = 20
-_TAIL_BYTES = 64 * 1024
-_LONGEST_REASON = 500
-_SIGKILL = 9
-_EXIT_CONFIGURATION = 2
-_EXIT_NOT_STARTED = 127
-# So much must be free for an attempt to begin: what is written before its worker starts is a few kilobytes.
+# Free space that an attempt needs to begin; before its worker starts, a few kilobytes are written.
 _ROOM_BYTES = 1024 * 1024
+_DEFAULT_GRACE_S = 30.0
 
 Shape = TypeVar("Shape", bound=Model)
 
@@ -107,14 +104,19 @@ class AttemptFolder:
         return cls(home, AttemptKey(run, max(numbers))) if numbers else None
 
     @property
+    def process_mark(self) -> str:
+        """What each process of the attempt carries in its environment, as `MOSAIC_ATTEMPT_MARK`."""
+        return str(self.path)
+
+    @property
     def journal(self) -> Path:
         """What the worker writes to stdout."""
-        return self.path / "journal.jsonl"
+        return self.path / layout.JOURNAL
 
     @property
     def log(self) -> Path:
         """What the worker and its libraries write to stderr."""
-        return self.path / "log.txt"
+        return self.path / layout.LOG
 
     def place(self, placement: Placement) -> None:
         """Make the folder; from here on a restarted supervisor knows of the attempt."""
@@ -125,7 +127,7 @@ class AttemptFolder:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._note.parent.mkdir(exist_ok=True)
         write_json(
-            str(self.path / "placed.json"),
+            str(self.path / layout.PLACED),
             {
                 "name": placement.name,
                 "spec": spec.model_dump(mode="json"),
@@ -146,12 +148,12 @@ class AttemptFolder:
         elif resume is not None:
             with self.log.open("a") as log:
                 log.write(f"mosaic: checkpoint {resume.path} is not on this host: starting from the beginning\n")
-        write_json(str(self.path / "worker.json"), order)
+        write_json(str(self.path / layout.WORKER), order)
         self._note.touch()
 
     def placed(self) -> Placement | None:
         """What it was placed with."""
-        found = self._read("placed.json")
+        found = self._read(layout.PLACED)
         if found is None:
             return None
         resume = Checkpoint.model_validate(found["resume"]) if found.get("resume") else None
@@ -166,12 +168,22 @@ class AttemptFolder:
             "limits": limits.model_dump() if limits else {},
             "can_resume": can_resume,
         }
-        write_json(str(self.path / "attempt.json"), content)
+        write_json(str(self.path / layout.ATTEMPT), content)
 
     def can_resume(self) -> bool:
         """Whether its worker says that another attempt could go on from one of its checkpoints."""
-        found = self._read_as(_Order, "attempt.json")
+        found = self._read_as(_Order, layout.ATTEMPT)
         return found is not None and found.can_resume
+
+    def grace_s(self) -> float:
+        """How long it may take to stop, once asked."""
+        for name in (layout.ATTEMPT, layout.PLACED):
+            try:
+                found = self._read(name) or {}
+                return float(found["grace_s"] if name == layout.ATTEMPT else found["spec"]["grace_s"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return _DEFAULT_GRACE_S
 
     def has_begun(self) -> bool:
         """Whether the worker has written anything."""
@@ -180,85 +192,48 @@ class AttemptFolder:
     def warnings(self) -> list[str]:
         """The limits that it comes, or came, close to."""
         try:
-            found = (self._read("warnings.json") or {}).get("warnings")
+            found = (self._read(layout.WARNINGS) or {}).get("warnings")
         except (OSError, ValueError, AttributeError):  # The worker's own files lie in the same folder.
             return []
         return list(map(str, found)) if isinstance(found, list) else []
 
     def host(self) -> dict[str, Any] | None:
         """Which process is the run host: pid and start time; None before it has started."""
-        found = self._read_as(_RunHost, "host.json")
+        found = self._read_as(_RunHost, layout.HOST)
         return found.model_dump(exclude_unset=True) if found else None
 
     def ask_to_stop(self, reason: str) -> None:
         """Remember that the attempt is to stop, and the first reason why."""
         self._stop_reason = self.stop_reason() or reason  # Known here even if it cannot be written.
-        if self._read_as(_StopNote, "stop.json") is None:
-            write_json(str(self.path / "stop.json"), {"reason": self._stop_reason})
+        if self._read_as(_StopNote, layout.STOP) is None:
+            write_json(str(self.path / layout.STOP), {"reason": self._stop_reason})
 
     def stop_reason(self) -> str | None:
         """Why it was asked to stop, if it was."""
         if self._stop_reason is not None:
             return self._stop_reason
-        found = self._read_as(_StopNote, "stop.json")
+        found = self._read_as(_StopNote, layout.STOP)
         return found.reason if found else None
 
     def end_without_start(self, report: ExitReport) -> None:
         """Record the end of an attempt that no run host has ended: it never started, or its run host died."""
-        write_json(str(self.path / "exit.json"), report.model_dump(mode="json"))
+        write_json(str(self.path / layout.EXIT), report.model_dump(mode="json"))
 
     def exit(self) -> ExitReport | None:
         """How it ended, with a reason in words; None while it has not.
 
-        To be asked once the run host is gone, who writes it last: until then, it may be a file of the worker's own.
+        Only valid once the run host is gone, which writes the file last: until then it may be a file of the worker's.
         """
-        report = self._read_as(ExitReport, "exit.json")
-        if report is None:
-            return None
-        if report.limit is not None:
-            update: dict[str, Any] = {"category": FailureCategory.APPLICATION, "last_lines": self.last_log_lines()}
-            return report.model_copy(update=update)
-        if report.reason:
-            return report
-        seconds = report.ended_at - (report.started_at or report.ended_at)
-        after = f"after {int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"
-        if report.stopped and (why := self.stop_reason()) is not None:
-            return report.model_copy(update={"reason": f"{why} ({after})"})
-        if report.code == 0 and not report.stopped:
-            return report.model_copy(update={"reason": f"finished {after}"})
-        category, reason = self._why_failed(report)
-        update = {"category": category, "reason": f"{reason} {after}", "last_lines": self.last_log_lines()}
-        return report.model_copy(update={**update, "stopped": False})
+        report = self._read_as(ExitReport, layout.EXIT)
+        return explain(report, self.stop_reason(), self.journal, self.log) if report else None
 
-    def _why_failed(self, report: ExitReport) -> tuple[FailureCategory, str]:
-        if report.stopped:
-            return FailureCategory.INFRASTRUCTURE, "stopped by a signal that did not come from MOSAIC"
-        if report.signal is not None:
-            killed = report.signal == _SIGKILL
-            category = FailureCategory.INFRASTRUCTURE if killed else FailureCategory.APPLICATION
-            hint = " (SIGKILL: by somebody, or by the kernel for want of memory)" if killed else ""
-            return category, f"killed by signal {report.signal}{hint}"
-        if report.code == _EXIT_NOT_STARTED:
-            return FailureCategory.INFRASTRUCTURE, "the worker could not be started: exit 127"
-        by_code = FailureCategory.CONFIGURATION if report.code == _EXIT_CONFIGURATION else FailureCategory.APPLICATION
-        said = self._last_event()
-        if said.get("event") == "run_failed":
-            known = said.get("category") in list(FailureCategory)
-            category = FailureCategory(said["category"]) if known else by_code
-            return category, f"{str(said.get('error'))[:_LONGEST_REASON].rstrip('.')}: exit {report.code}"
-        return by_code, f"exit {report.code}"
-
-    def _last_event(self) -> dict[str, Any]:
-        lines = _tail(self.journal)
-        try:
-            event = json.loads(lines[-1]) if lines else {}
-        except (ValueError, RecursionError):
-            return {}
-        return event if isinstance(event, dict) else {}
+    def has_exit(self) -> bool:
+        """Whether there is an exit record."""
+        return (self.path / layout.EXIT).exists()
 
     def why_run_host_died(self) -> str:
         """The run host's own last words, if it had any."""
-        words = _tail(self.path / "host-errors.txt")[-1:] or ["it left no word"]
+        words = last_lines(self.path / layout.HOST_ERRORS)[-1:] or ["it left no word"]
         return f"its run host died, and the worker with it: {words[0][:500]}"
 
     def keep_frames(self, streams: list[FrameStream]) -> None:
@@ -269,10 +244,6 @@ class AttemptFolder:
         """The streams of pictures that it had, if it has ended."""
         found = self._read_as(FrameStreamsResult, "frames.json")
         return found.streams if found else []
-
-    def last_log_lines(self) -> list[str]:
-        """The end of the log, for people."""
-        return [line[:500] for line in _tail(self.log)[-_LOG_LINES_REPORTED:]]
 
     def mark(self, what: str) -> None:
         """Note that the scheduler has recorded the end (`forgotten`) or that every line is stored (`stored`)."""
@@ -316,14 +287,3 @@ class AttemptFolder:
                 self._complained.add(name)
                 _log.warning("not as we write it", file=str(self.path / name), reason=str(error))
             return None
-
-
-def _tail(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            # Not splitlines(): it also splits at characters that may stand inside a line of JSON.
-            text = file.read(_TAIL_BYTES).decode("utf-8", "replace").removesuffix("\n")
-            return text.split("\n") if text else []
-    except FileNotFoundError:
-        return []
