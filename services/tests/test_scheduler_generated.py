@@ -8,13 +8,29 @@ every such world is stated in the invariants, and in `teardown`, where everybody
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from mosaic_bus.commands import (
+    Cancel,
+    CancelGroup,
+    Command,
+    Drain,
+    Forget,
+    NewRun,
+    PauseQueue,
+    Place,
+    Prioritise,
+    Rerun,
+    Stop,
+    Submit,
+    SubmitMany,
+)
+from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import (
     AttemptPhase,
     AttemptReport,
@@ -52,7 +68,7 @@ class ModelHost:
     instance: int = 1
     attempts: dict[Key, AttemptReport] = field(default_factory=dict)
     forgotten: set[Key] = field(default_factory=set)
-    inbox: list[tuple[float, todo.Instruction]] = field(default_factory=list)
+    inbox: list[tuple[float, Place | Stop | Forget]] = field(default_factory=list)
     reports: list[tuple[float, HostState]] = field(default_factory=list)
 
     def state(self) -> HostState:
@@ -90,7 +106,6 @@ class World(RuleBasedStateMachine):
         self.final = {}
         self.requests = 0
         self.submitted: list[str] = []
-        self.cancelled: set[str] = set()
         self.crash = ""
         # Live attempts of hosts that were silent for so long that they were given up.
         self.abandoned: set[tuple[str, Key]] = set()
@@ -110,8 +125,18 @@ class World(RuleBasedStateMachine):
         # The wall clock jumps back and forth: nothing may depend on it.
         return events.Instant(self.now, 1e9 + (self.now * 7919) % 100_000)
 
-    def feed(self, event: events.Event) -> list[todo.Instruction]:
-        out = self.machine.handle(event)
+    def ask(self, command: Command) -> bool | None:
+        """Give a client's command to the scheduler; say whether it took it, or None if it crashed."""
+        try:
+            _, out = self.machine.execute(command, self._at())
+        except CommandRefusedError:
+            return False
+        return self._do(out)
+
+    def feed(self, event: events.Event) -> None:
+        self._do(self.machine.handle(event))
+
+    def _do(self, out: list[todo.Instruction]) -> bool | None:
         for name, known in self.machine.ledger.hosts.items():
             if self.now - known.heard_at > LOST_AFTER_S:
                 self.abandoned |= {(name, (each.run, each.attempt)) for each in self.hosts[name].live()}
@@ -120,16 +145,16 @@ class World(RuleBasedStateMachine):
             self._save(out)
         if crash:
             self.machine = self._load()
-            return []
+            return None
         for instruction in out:
             match instruction:
-                case todo.SendPlace(host=host) | todo.SendStop(host=host) | todo.SendForget(host=host):
-                    self.hosts[host].inbox.append((self.now, instruction))
+                case todo.Send(host=host, command=command):
+                    self.hosts[host].inbox.append((self.now, command))
                 case todo.Publish(state=state):
                     assert state.run not in self.final or self.final[state.run] == state, "a final state changed"
                     if state.state.final:
                         self.final[state.run] = state
-        return out
+        return True
 
     def _save(self, out: list[todo.Instruction]) -> None:
         for instruction in out:
@@ -151,16 +176,15 @@ class World(RuleBasedStateMachine):
                 self.deliver_report(name)
 
     def _new_id(self) -> str:
-        return f"RUN{len(self.submitted):023d}"
+        return f"01R{len(self.submitted):023d}"
 
-    def _take(self, event: events.Event, runs: list[str]) -> None:
+    def _take(self, command: Submit | SubmitMany, runs: list[str]) -> None:
         """Submit runs; unless the scheduler crashed before it had saved them, they must be there from now on."""
-        out = self.feed(event)
+        taken = self.ask(command)
         saved = [run for run in runs if run in self.saved_runs]
         assert saved in ([], runs), "all or none"
         self.submitted += saved
-        assert not out or isinstance(out[-1], todo.Answer | todo.Refuse), out
-        assert bool(saved) == any(isinstance(each, todo.Answer) for each in out) or not out
+        assert taken is None or bool(saved) == taken
 
     @rule(
         cpus=st.sampled_from([0.5, 1.0, 2.0, 4.0]),
@@ -190,52 +214,50 @@ class World(RuleBasedStateMachine):
             requires=where if all(host.up for host in self.hosts.values()) else (),
             wait_for_host=True,
         )
-        self._take(events.Submitted(self._at(), run, spec), [run])
+        self._take(Submit(run=run, spec=spec), [run])
 
     @rule(count=st.integers(2, 5), chained=st.booleans())
     def submit_a_group(self, count: int, chained: bool) -> None:
-        runs = [f"RUN{len(self.submitted) + number:023d}" for number in range(count)]
+        runs = [f"01R{len(self.submitted) + number:023d}" for number in range(count)]
         specs = [
             RunSpec(worker="w", group="g", after=(runs[number + 1],) if chained and number + 1 < count else ())
             for number in range(count)
         ]
-        self._take(events.SubmittedMany(self._at(), tuple(zip(runs, specs, strict=True))), runs)
+        self._take(SubmitMany(runs=[NewRun(run=run, spec=spec) for run, spec in zip(runs, specs, strict=True)]), runs)
 
     @rule()
     def cancel_the_group(self) -> None:
-        self.feed(events.GroupCancelRequested(self._at(), "g", "enough"))
+        self.ask(CancelGroup(group="g"))
 
     @rule(again=st.booleans())
     def run_failures_again(self, again: bool) -> None:
         self.requests += not again
         request = f"01K{self.requests:023d}"
         before = set(self.saved_runs)
-        self.feed(events.RerunRequested(self._at(), request, "", "g"))
+        self.ask(Rerun(request=request, group="g"))
         self.submitted += sorted(set(self.saved_runs) - before)
 
     @rule(data=st.data(), priority=st.integers(-2, 2))
     def prioritise(self, data: st.DataObject, priority: int) -> None:
         if self.submitted:
             run = data.draw(st.sampled_from(self.submitted))
-            self.feed(events.PriorityRequested(self._at(), run, "", priority))
+            self.ask(Prioritise(run=run, priority=priority))
 
     @rule(paused=st.booleans())
     def pause(self, paused: bool) -> None:
-        self.feed(events.PauseRequested(self._at(), paused, "for a while"))
+        self.ask(PauseQueue(paused=paused))
 
     @rule(name=st.sampled_from("ab"), drained=st.booleans())
     def drain(self, name: str, drained: bool) -> None:
-        self.feed(events.DrainRequested(self._at(), name, drained, "for a while"))
+        self.ask(Drain(host=name, drained=drained))
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         if self.submitted:
             run = data.draw(st.sampled_from(self.submitted))
             was_final = self.machine.ledger.runs[run].final
-            out = self.feed(events.CancelRequested(self._at(), run, "enough"))
-            if out:
-                assert any(isinstance(each, todo.Refuse) for each in out) == was_final
-                self.cancelled.add(run)
+            taken = self.ask(Cancel(run=run))
+            assert taken is None or taken != was_final
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 0.5, 0.5, 1.0, 2.0, 4.0]), deaf=st.sampled_from([False] * 9 + [True]))
     def tick(self, seconds: float, deaf: bool) -> None:
@@ -320,7 +342,7 @@ class World(RuleBasedStateMachine):
         if not host.up:
             return
         host.full = True
-        offers = [each for each in host.inbox if isinstance(each[1], todo.SendPlace)]
+        offers = [each for each in host.inbox if isinstance(each[1], Place)]
         offers = [each for each in offers if self.now - each[0] <= LONGEST_DELAY_S]
         for _, offer in offers:
             answer = self._carry_out(host, offer)
@@ -356,30 +378,28 @@ class World(RuleBasedStateMachine):
 
     # ── the host, as a model ────────────────────────────────────────────────────────────────────
 
-    def _carry_out(self, host: ModelHost, command: todo.Instruction) -> events.Event | None:
+    def _carry_out(self, host: ModelHost, command: Place | Stop | Forget) -> events.Event | None:
         key = (command.run, command.attempt)
-        where = (self._at(), host.name, *key)
+        answered = events.Answered(self._at(), host.name, command)
         match command:
-            case todo.SendPlace() if host.stopping:
-                return events.PlaceRefused(*where, "stopping", "it is about to end")
-            case todo.SendPlace() if host.full and key not in host.attempts and key not in host.forgotten:
-                return events.PlaceRefused(*where, "host_unavailable", "disk full")
-            case todo.SendPlace(spec=spec):
+            case Place() if host.stopping:
+                return replace(answered, refusal=CommandRefusedError("stopping", "it is about to end"))
+            case Place() if host.full and key not in host.attempts and key not in host.forgotten:
+                return replace(answered, refusal=CommandRefusedError("host_unavailable", "disk full"))
+            case Place(spec=spec):
                 if key in host.forgotten:
-                    return events.PlaceRefused(*where, "already_ended", "it has ended")
+                    return replace(answered, refusal=CommandRefusedError("already_ended", "it has ended"))
                 phase = AttemptPhase.PREPARING
                 host.attempts.setdefault(
                     key,
-                    AttemptReport(
-                        run=key[0], attempt=key[1], phase=phase, resources=spec.resources, gpus=command.placed.gpus
-                    ),
+                    AttemptReport(run=key[0], attempt=key[1], phase=phase, resources=spec.resources, gpus=command.gpus),
                 )
-                return events.PlaceAcknowledged(*where)
-            case todo.SendStop():
+                return answered
+            case Stop():
                 if key in host.attempts and host.attempts[key].phase is not AttemptPhase.ENDED:
                     host.attempts[key] = host.attempts[key].model_copy(update={"phase": AttemptPhase.STOPPING})
-                return events.StopAcknowledged(*where)
-            case todo.SendForget():
+                return answered
+            case Forget():
                 assert key not in host.attempts or host.attempts[key].phase is AttemptPhase.ENDED, "forgot a live one"
                 saved = self.saved_attempts.get(key)
                 assert saved is None or saved.outcome, "forgotten before its end was saved"
@@ -496,7 +516,7 @@ class World(RuleBasedStateMachine):
             self.no_run_has_two_live_attempts()
 
     @staticmethod
-    def _take_inbox(host: ModelHost) -> list[tuple[float, todo.Instruction]]:
+    def _take_inbox(host: ModelHost) -> list[tuple[float, Place | Stop | Forget]]:
         taken, host.inbox = host.inbox, []
         return taken
 
@@ -512,5 +532,5 @@ def test_cancel_of_a_queued_run_ends_it_at_once():
     world = World()
     world.submit(1.0)
     (run,) = world.submitted
-    world.feed(events.CancelRequested(world._at(), run, "enough"))
+    world.ask(Cancel(run=run))
     assert world.saved_runs[run].state is RunStateName.CANCELLED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from scheduler_story import Story, attempt, host
 
+from mosaic_bus.commands import Cancel, Describe, Forget, PauseQueue, Place, Stop, Submit
 from mosaic_bus.messages import (
     FailureCategory,
     RunSpec,
@@ -30,14 +31,14 @@ def test_a_run_goes_through_its_life(story):
     story.feed(events.HostReported, host())
     run = story.submit()
     assert story.state(run).state is RunStateName.STARTING
-    assert [each.host for each in story.said(todo.SendPlace)] == ["local"]
+    assert story.offers() == [("local", 1)]
     for phase in ("preparing", "starting", "running"):
         story.feed(events.HostReported, host(attempt(run, phase)))
         assert story.state(run).state.value == phase
     story.feed(events.HostReported, host(attempt(run, "ended", code=0, started_at=2e9 - 131)))
     state = story.state(run)
     assert (state.state, state.reason, state.exit_code) == (RunStateName.SUCCEEDED, "exit 0 after 00:02:11", 0)
-    assert story.said(todo.SendForget) == [todo.SendForget("local", run, 1)]
+    assert story.said(todo.Send) == [todo.Send("local", Forget(run=run, attempt=1))]
 
 
 def test_every_wait_says_what_is_missing_and_where(story):
@@ -84,30 +85,30 @@ def test_place_is_repeated_until_a_report_shows_the_attempt(story):
     story.feed(events.HostReported, host())
     run = story.submit()
     story.pass_time(6, host())
-    assert len(story.said(todo.SendPlace)) == 3
+    assert len(story.sent(Place)) == 3
     story.feed(events.HostReported, host(attempt(run, "preparing")))
     story.pass_time(6, host(attempt(run, "preparing")))
-    assert not story.said(todo.SendPlace)
+    assert not story.sent(Place)
 
 
 def test_cancel_before_the_placement_arrived_leaks_nothing(story):
     story.feed(events.HostReported, host())
     run = story.submit()
-    story.feed(events.CancelRequested, run, "enough")
+    story.ask(Cancel(run=run, reason="enough"))
     assert story.state(run).state is RunStateName.STOPPING
-    assert story.said(todo.SendStop)
-    story.feed(events.StopAcknowledged, "local", run, 1)
+    assert story.sent(Stop)
+    story.feed(events.Answered, "local", Stop(run=run, attempt=1, reason="enough"))
     story.pass_time(4, host())
-    assert not story.said(todo.SendPlace)
+    assert not story.sent(Place)
     assert story.state(run).state is RunStateName.STOPPING, "the placement may still be on its way"
     story.pass_time(3, host())
     assert story.state(run).state is RunStateName.CANCELLED
     # It was on its way after all.
     story.feed(events.HostReported, host(attempt(run, "starting")))
-    assert story.said(todo.SendStop)
+    assert story.sent(Stop)
     story.now += 3
     story.feed(events.HostReported, host(attempt(run, "ended", code=143, stopped=True)))
-    assert story.said(todo.SendForget)
+    assert story.sent(Forget)
     assert story.state(run).state is RunStateName.CANCELLED
 
 
@@ -115,14 +116,14 @@ def test_cancel_of_a_running_run_waits_for_its_host(story):
     story.feed(events.HostReported, host())
     run = story.submit()
     story.feed(events.HostReported, host(attempt(run)))
-    story.feed(events.CancelRequested, run[-4:], "enough")
+    story.ask(Cancel(run=run[-4:], reason="enough"))
     story.pass_time(6, host(attempt(run, "stopping")))
-    assert len(story.said(todo.SendStop)) >= 2
+    assert len(story.sent(Stop)) >= 2
     assert story.state(run).state is RunStateName.STOPPING
     story.feed(events.HostReported, host(attempt(run, "ended", code=143, stopped=True)))
     assert (story.state(run).state, story.state(run).reason) == (RunStateName.CANCELLED, "enough")
-    story.feed(events.CancelRequested, run, "again")
-    assert story.said(todo.Refuse)[0].code == "already_final"
+    story.ask(Cancel(run=run, reason="again"))
+    assert story.answer.code == "already_final"
 
 
 def test_a_failure_keeps_its_category_code_and_last_lines(story):
@@ -148,7 +149,7 @@ def test_a_failure_keeps_its_category_code_and_last_lines(story):
 def test_a_refused_placement_fails_the_run(story, code, category):
     story.feed(events.HostReported, host())
     run = story.submit()
-    story.feed(events.PlaceRefused, "local", run, 1, code, "no such thing")
+    story.refuse(run, code, "no such thing")
     state = story.state(run)
     assert (state.state, state.category) == (RunStateName.FAILED, category)
     assert "no such thing" in state.reason
@@ -178,7 +179,7 @@ def test_a_silent_host_is_named_then_its_runs_are_lost(story):
     story.pass_time(290)
     assert story.state(run).state is RunStateName.LOST
     story.feed(events.HostReported, host(attempt(run)))
-    assert story.said(todo.SendStop), "what was given up must not go on"
+    assert story.sent(Stop), "what was given up must not go on"
     assert story.state(run).state is RunStateName.LOST
 
 
@@ -197,8 +198,8 @@ def test_silence_is_not_counted_while_the_bus_is_away_or_we_slept(story):
 
 def test_attempts_nobody_knows_are_stopped_and_forgotten(story):
     story.feed(events.HostReported, host(attempt("stranger"), attempt("ghost", "ended", code=0)))
-    assert [each.run for each in story.said(todo.SendStop)] == ["stranger"]
-    assert [each.run for each in story.said(todo.SendForget)] == ["ghost"]
+    assert [each.run for each in story.sent(Stop)] == ["stranger"]
+    assert [each.run for each in story.sent(Forget)] == ["ghost"]
 
 
 def test_state_is_published_on_change_and_every_ten_seconds(story):
@@ -206,7 +207,7 @@ def test_state_is_published_on_change_and_every_ten_seconds(story):
     assert [each.state.run for each in story.said(todo.Publish)] == [run]
     story.pass_time(31)
     assert len(story.said(todo.Publish)) == 3
-    story.feed(events.CancelRequested, run, "enough")
+    story.ask(Cancel(run=run, reason="enough"))
     story.pass_time(31)
     assert not story.said(todo.Publish)
 
@@ -217,8 +218,8 @@ def test_a_description_that_comes_late_fails_queued_and_unstarted_runs_with_a_ba
     queued = story.submit(cpus=2.0, config={"episodes": 0})
     good = story.submit(cpus=2.0, config={"episodes": 1})
     story.feed(events.HostReported, host(attempt(placed, "preparing")))
-    assert story.said(todo.FetchDescription) == [todo.FetchDescription("local", "w", "default", "f")]
-    story.feed(events.DescriptionKnown, "w", "default", "f", SCHEMA)
+    assert story.said(todo.FetchDescription) == [todo.FetchDescription("local", Describe(worker="w"), "f")]
+    story.describe(SCHEMA)
     assert story.state(placed).state is RunStateName.STOPPING
     state = story.state(queued)
     assert (state.state, state.category) == (RunStateName.FAILED, FailureCategory.CONFIGURATION)
@@ -230,12 +231,12 @@ def test_a_description_that_comes_late_fails_queued_and_unstarted_runs_with_a_ba
 
 
 def test_a_run_that_a_late_description_has_ended_stays_as_it_ended(story):
-    story.feed(events.PauseRequested, True, "")
+    story.ask(PauseQueue(paused=True, reason=""))
     first = story.submit(config={"unknown": 1})
     second = story.submit(config={"unknown": 1}, after=(first,))
     third = story.submit(config={"unknown": 1}, after=(second,))
     story.feed(events.HostReported, host())
-    story.feed(events.DescriptionKnown, "w", "default", "f", SCHEMA)
+    story.describe(SCHEMA)
     told = [(each.state.run, each.state.state.value) for each in story.said(todo.Publish) if each.state.state.final]
     assert len(told) == 3, "each has ended once"
     assert dict(told) == {first: "failed", second: "failed", third: "cancelled"}
@@ -245,21 +246,20 @@ def test_a_description_is_asked_for_again_until_it_is_known(story):
     story.feed(events.HostReported, host())
     story.pass_time(11, host())
     assert len(story.said(todo.FetchDescription)) == 1
-    story.feed(events.DescriptionKnown, "w", "default", "f", SCHEMA)
+    story.describe(SCHEMA)
     story.pass_time(21, host())
     assert not story.said(todo.FetchDescription)
     story.feed(events.HostReported, host(fingerprint="g"))
-    assert story.said(todo.FetchDescription) == [todo.FetchDescription("local", "w", "default", "g")]
+    assert story.said(todo.FetchDescription) == [todo.FetchDescription("local", Describe(worker="w"), "g")]
 
 
 def test_the_same_submission_twice_is_one_run_and_another_spec_is_refused(story):
     run = story.submit(config={"seed": 1})
-    first = story.said(todo.Answer)
-    story.feed(events.Submitted, run, RunSpec(worker="w", config={"seed": 1}))
-    assert [each.result for each in story.out] == [each.result for each in first]
-    assert story.out[0].new == ()
-    story.feed(events.Submitted, run, RunSpec(worker="w", config={"seed": 2}))
-    assert story.said(todo.Refuse)[0].code == "id_reused"
+    first = story.answer
+    assert story.ask(Submit(run=run, spec=RunSpec(worker="w", config={"seed": 1}))) == first
+    assert not story.said(todo.SaveRun)
+    story.ask(Submit(run=run, spec=RunSpec(worker="w", config={"seed": 2})))
+    assert story.answer.code == "id_reused"
     assert len(story.machine.ledger.runs) == 1
 
 
@@ -305,15 +305,15 @@ def test_nothing_is_placed_on_a_host_that_is_about_to_end(story):
 def test_what_a_host_cannot_take_now_goes_back_to_the_queue(story, code):
     story.feed(events.HostReported, host())
     run = story.submit()
-    story.feed(events.PlaceRefused, "local", run, 1, code, "disk full")
+    story.refuse(run, code)
     state = story.state(run)
     assert (state.state, state.attempt, state.host) == (RunStateName.QUEUED, 0, None)
     assert state.reason == "local could not take it: disk full; tries again in 5 s"
     assert [each.attempt.outcome for each in story.said(todo.SaveAttempt)] == ["refused"]
     story.pass_time(4.5, host())
-    assert not story.said(todo.SendPlace)
+    assert not story.sent(Place)
     story.pass_time(2, host())
-    assert [each.attempt for each in story.said(todo.SendPlace)] == [1]
+    assert [each.attempt for each in story.sent(Place)] == [1]
     (record,) = story.machine.ledger.runs[run].attempts
     assert (record.number, record.outcome) == (1, "")
 
@@ -322,9 +322,9 @@ def refused_after(story, run):
     """Refuse the attempt whenever it is offered; say how long it took to be offered again, six times."""
     waits = []
     for _ in range(6):
-        story.feed(events.PlaceRefused, "local", run, 1, "host_unavailable", "disk full")
+        story.refuse(run, "host_unavailable")
         since = story.now
-        while not story.pass_time(1, host()) or not story.said(todo.SendPlace):
+        while not story.pass_time(1, host()) or not story.sent(Place):
             assert story.now - since < 100, "stuck"
         waits.append(round(story.now - since))
     return waits
@@ -335,10 +335,10 @@ def test_a_host_that_cannot_take_runs_is_asked_ever_less_often_until_it_takes_on
     run = story.submit()
     waits = refused_after(story, run)
     assert all(low <= wait <= low + 2 for wait, low in zip(waits, [5, 10, 20, 40, 60, 60], strict=True)), waits
-    story.feed(events.PlaceAcknowledged, "local", run, 1)
+    story.feed(events.Answered, "local", Place.model_construct(run=run, attempt=1))
     story.feed(events.HostReported, host(attempt(run)))
     other = story.submit()
-    story.feed(events.PlaceRefused, "local", other, 1, "host_unavailable", "disk full")
+    story.refuse(other, "host_unavailable")
     assert story.state(other).reason.endswith("tries again in 5 s")
 
 
@@ -346,7 +346,7 @@ def test_refusals_of_offers_made_together_count_once(story):
     story.feed(events.HostReported, host(cpus=4.0))
     runs = [story.submit() for _ in range(4)]
     for run in runs:
-        story.feed(events.PlaceRefused, "local", run, 1, "host_unavailable", "disk full")
+        story.refuse(run, "host_unavailable")
     assert {story.state(run).reason for run in runs} == {"local could not take it: disk full; tries again in 5 s"}
 
 
@@ -354,10 +354,10 @@ def test_a_full_disk_fails_no_run_and_keeps_the_order(story):
     story.feed(events.HostReported, host())
     runs = [story.submit() for _ in range(6)]
     for run in reversed(runs[:2]):
-        story.feed(events.PlaceRefused, "local", run, 1, "host_unavailable", "disk full")
+        story.refuse(run, "host_unavailable")
     assert {story.state(run).state for run in runs} == {RunStateName.QUEUED}
     story.pass_time(8, host())
-    assert list(dict.fromkeys(each.run for each in story.said(todo.SendPlace))) == runs[:2]
+    assert list(dict.fromkeys(each.run for each in story.sent(Place))) == runs[:2]
     assert {story.state(run).state for run in runs[2:]} == {RunStateName.QUEUED}
 
 
@@ -365,29 +365,29 @@ def test_another_host_takes_what_one_refused_once_it_is_sure_that_the_first_has_
     story.feed(events.HostReported, host(name="a"))
     run = story.submit()
     story.feed(events.HostReported, host(name="b"))
-    story.feed(events.PlaceRefused, "a", run, 1, "host_unavailable", "disk full")
-    assert not story.said(todo.SendPlace)
+    story.refuse(run, "host_unavailable", "disk full", host="a")
+    assert not story.sent(Place)
     story.pass_time(7, host(name="a", cpus=0.5), host(name="b"))
-    assert {(each.host, each.attempt) for each in story.said(todo.SendPlace)} == {("b", 1)}
+    assert set(story.offers()) == {("b", 1)}
 
 
 def test_a_host_that_ends_and_has_not_got_it_releases_a_run_at_once(story):
     story.feed(events.HostReported, host(name="a"))
     run = story.submit()
     story.feed(events.HostReported, host(name="b"))
-    story.feed(events.PlaceRefused, "a", run, 1, "stopping", "it is about to end")
+    story.refuse(run, "stopping", "it is about to end", host="a")
     story.feed(events.HostReported, host(name="a", draining=True))
-    assert [(each.host, each.attempt) for each in story.said(todo.SendPlace)] == [("b", 1)]
+    assert story.offers() == [("b", 1)]
 
 
 def test_a_host_that_refused_a_run_and_has_it_after_all_keeps_it(story):
     story.feed(events.HostReported, host(name="a"))
     run = story.submit()
     story.feed(events.HostReported, host(name="b"))
-    story.feed(events.PlaceRefused, "a", run, 1, "stopping", "it is about to end")
+    story.refuse(run, "stopping", "it is about to end", host="a")
     story.feed(events.HostReported, host(attempt(run), name="a", draining=True))
-    assert not story.said(todo.SendPlace)
-    assert not story.said(todo.SendStop)
+    assert not story.sent(Place)
+    assert not story.sent(Stop)
     state = story.state(run)
     assert (state.state, state.host, state.attempt) == (RunStateName.RUNNING, "a", 1)
 
@@ -395,9 +395,9 @@ def test_a_host_that_refused_a_run_and_has_it_after_all_keeps_it(story):
 def test_a_refused_run_goes_elsewhere_under_a_new_number_if_the_host_stays_silent(story):
     story.feed(events.HostReported, host(name="a"))
     run = story.submit(retries={"max": 1, "on": ["application"], "delay_s": 0})
-    story.feed(events.PlaceRefused, "a", run, 1, "host_unavailable", "disk full")
+    story.refuse(run, "host_unavailable", "disk full", host="a")
     story.pass_time(303, host(name="b"))
-    assert {(each.host, each.attempt) for each in story.said(todo.SendPlace)} == {("b", 2)}
+    assert set(story.offers()) == {("b", 2)}
     # What was not taken is none of those that it may have.
     failed = {"code": 1, "category": "application", "started_at": 2e9 - 3600}
     story.feed(events.HostReported, host(attempt(run, "ended", number=2, **failed), name="b"))
@@ -408,11 +408,11 @@ def test_a_refused_run_goes_elsewhere_under_a_new_number_if_the_host_stays_silen
 def test_a_refused_run_can_be_cancelled_and_does_not_come_back(story):
     story.feed(events.HostReported, host())
     run = story.submit()
-    story.feed(events.PlaceRefused, "local", run, 1, "host_unavailable", "disk full")
-    story.feed(events.CancelRequested, run, "enough")
+    story.refuse(run, "host_unavailable")
+    story.ask(Cancel(run=run, reason="enough"))
     assert story.state(run).state is RunStateName.CANCELLED
     story.pass_time(20, host())
-    assert not story.said(todo.SendPlace)
+    assert not story.sent(Place)
     assert not story.machine.ledger.hosts["local"].unsettled
 
 
@@ -451,8 +451,7 @@ def test_a_supervisor_that_started_again_takes_over_within_seconds(story):
 def test_a_broken_schema_neither_ends_the_scheduler_nor_fails_a_run(story, schema):
     waiting = story.submit(config={"a": 1})
     story.feed(events.HostReported, host(cpus=1.0))
-    story.feed(events.DescriptionKnown, "w", "default", "f", schema)
+    story.describe(schema)
     assert not story.state(waiting).state.final
     story.submit(config={"b": 1})
-    (answer,) = story.said(todo.Answer)
-    assert answer.result.warnings[0].startswith("configuration is not checked: the schema of w/default is unusable")
+    assert story.answer.warnings[0].startswith("configuration is not checked: the schema of w/default is unusable")

@@ -6,6 +6,18 @@ import pytest
 from pydantic import ValidationError
 from scheduler_story import Story, attempt, host
 
+from mosaic_bus.commands import (
+    CancelGroup,
+    Drain,
+    NewRun,
+    PauseQueue,
+    Place,
+    Prioritise,
+    Rerun,
+    Submit,
+    SubmitMany,
+)
+from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import Resources, RunSpec, RunStateName
 from mosaic_services.scheduler import events
 from mosaic_services.scheduler import instructions as todo
@@ -22,12 +34,16 @@ def spec(**fields):
 
 
 def placed(story):
-    return [each.run for each in story.said(todo.SendPlace)]
+    return [each.run for each in story.sent(Place)]
 
 
 def refusal(story):
-    (refused,) = story.said(todo.Refuse)
-    return refused
+    assert isinstance(story.answer, CommandRefusedError)
+    return story.answer
+
+
+def many(runs):
+    return SubmitMany(runs=[NewRun(run=run, spec=spec) for run, spec in runs])
 
 
 def full_host(story, **more):
@@ -51,13 +67,13 @@ def test_priority_changed_while_queued_moves_the_run_and_is_remembered(story):
     full_host(story)
     first = story.submit(cpus=2.0)
     second = story.submit(cpus=2.0)
-    story.feed(events.PriorityRequested, second, "", 7)
+    story.ask(Prioritise(run=second, priority=7))
     assert story.state(second).priority == 7
     assert [each.run.priority for each in story.said(todo.SaveRun)] == [7]
     assert "from 0 to 7" in [each.reason for each in story.said(todo.RecordDecision)]
     story.feed(events.HostReported, host())
     assert placed(story) == [second]
-    story.feed(events.PriorityRequested, second, "", 1)
+    story.ask(Prioritise(run=second, priority=1))
     assert refusal(story).code == "already_placed"
     assert story.state(first).state is RunStateName.QUEUED
 
@@ -100,16 +116,16 @@ def test_after_a_run_that_has_failed_or_does_not_exist_is_refused(story):
 def test_runs_of_one_command_may_wait_for_each_other_but_not_in_a_circle(story):
     story.feed(events.HostReported, host(cpus=8))
     a, b, c = (story.new_id() for _ in range(3))
-    story.feed(events.SubmittedMany, ((a, spec(name="a", after=("b",))), (b, spec(name="b")), (c, spec(after=(a, b)))))
+    story.ask(many(((a, spec(name="a", after=("b",))), (b, spec(name="b")), (c, spec(after=(a, b))))))
     assert placed(story) == [b]
     assert sorted(story.machine.ledger.queue.blocked) == [a, c]
     d, e = story.new_id(), story.new_id()
-    story.feed(events.SubmittedMany, ((d, spec(name="d", after=("e",))), (e, spec(name="e", after=("d",)))))
+    story.ask(many(((d, spec(name="d", after=("e",))), (e, spec(name="e", after=("d",))))))
     assert refusal(story).code == "circular_after"
     assert "d (" in refusal(story).message
     assert d not in story.machine.ledger.runs
     f = story.new_id()
-    story.feed(events.Submitted, f, spec(name="f", after=(f,)))
+    story.ask(Submit(run=f, spec=spec(name="f", after=(f,))))
     assert refusal(story).code == "circular_after"
 
 
@@ -117,12 +133,12 @@ def test_many_runs_are_taken_all_or_none_and_the_wrong_one_is_named(story):
     story.feed(events.HostReported, host())
     runs = tuple((story.new_id(), spec(name=f"r{number}")) for number in range(3))
     wrong = (story.new_id(), spec(name="large", resources=Resources(cpus=64)))
-    story.feed(events.SubmittedMany, (*runs, wrong))
+    story.ask(many((*runs, wrong)))
     assert refusal(story).code == "impossible_resources"
     assert refusal(story).message.startswith("run 4 of 4 (large): needs 64 cpus")
     assert not story.machine.ledger.runs
-    story.feed(events.SubmittedMany, runs)
-    story.feed(events.SubmittedMany, runs)
+    story.ask(many(runs))
+    story.ask(many(runs))
     assert len(story.machine.ledger.runs) == 3
 
 
@@ -251,24 +267,24 @@ def test_a_paused_queue_places_nothing_and_survives_a_restart(story):
     story.feed(events.HostReported, host())
     before = story.submit()
     saved = list(story.out)
-    story.feed(events.PauseRequested, True, "maintenance")
+    story.ask(PauseQueue(paused=True, reason="maintenance"))
     saved += story.out
     waiting = story.submit()
     saved += story.out
-    assert not story.said(todo.SendPlace)
+    assert not story.sent(Place)
     assert story.state(waiting).reason == "the queue is paused (maintenance)"
     assert story.state(before).state is RunStateName.STARTING
     story.restart(saved)
     story.feed(events.HostReported, host(attempt(before)))
     assert story.state(waiting).state is RunStateName.QUEUED
-    story.feed(events.PauseRequested, False, "")
+    story.ask(PauseQueue(paused=False, reason=""))
     assert placed(story) == [waiting]
 
 
 def test_a_drained_host_keeps_what_it_has_and_gets_nothing_new(story):
     story.feed(events.HostReported, host(cpus=8))
     kept = story.submit()
-    story.feed(events.DrainRequested, "local", True, "new disk")
+    story.ask(Drain(host="local", drained=True, reason="new disk"))
     saved = list(story.out)
     waiting = story.submit()
     assert story.state(waiting).reason == "local is drained (new disk)"
@@ -277,9 +293,9 @@ def test_a_drained_host_keeps_what_it_has_and_gets_nothing_new(story):
     story.feed(events.HostReported, host(cpus=8))
     again = story.submit()
     assert story.state(again).reason == "local is drained (new disk)"
-    story.feed(events.DrainRequested, "local", False, "")
+    story.ask(Drain(host="local", drained=False, reason=""))
     assert placed(story) == [again]
-    story.feed(events.DrainRequested, "nowhere", True, "")
+    story.ask(Drain(host="nowhere", drained=True, reason=""))
     assert refusal(story).code == "unknown_host"
 
 
@@ -288,80 +304,65 @@ def test_a_drained_host_keeps_what_it_has_and_gets_nothing_new(story):
 
 def group_of(story, count, **more):
     runs = [story.new_id() for _ in range(count)]
-    story.feed(events.SubmittedMany, tuple((run, spec(group="lr-sweep", **more)) for run in runs))
+    story.ask(many(tuple((run, spec(group="lr-sweep", **more)) for run in runs)))
     return runs
 
 
 def test_a_group_is_cancelled_as_one(story):
     story.feed(events.HostReported, host())
     runs = group_of(story, 5)
-    story.feed(events.GroupCancelRequested, "sweep", "enough")
+    story.ask(CancelGroup(group="sweep", reason="enough"))
     states = [story.state(run).state.value for run in runs]
     assert states == ["stopping", "stopping", "cancelled", "cancelled", "cancelled"]
-    story.feed(events.GroupCancelRequested, "no-such", "enough")
+    story.ask(CancelGroup(group="no-such", reason="enough"))
     assert refusal(story).code == "unknown_group"
 
 
 def test_what_failed_of_a_group_is_run_again_once_per_request(story):
     story.feed(events.HostReported, host(cpus=8))
     good, bad, ugly = group_of(story, 3)
-    story.feed(events.RerunRequested, "01K" + "0" * 23, "", "lr-sweep")
+    story.ask(Rerun(request="01K" + "0" * 23, group="lr-sweep"))
     assert refusal(story).code == "nothing_to_rerun"
     ended = [attempt(good, "ended", code=0), attempt(bad, "ended", code=1), attempt(ugly, "ended", code=1)]
     story.feed(events.HostReported, host(*ended, cpus=8))
     for _ in range(2):
-        story.feed(events.RerunRequested, "01K" + "1" * 23, "", "lr-sweep")
-    (answer,) = story.said(todo.Answer)
-    again = [each.run for each in answer.result.runs]
+        story.ask(Rerun(request="01K" + "1" * 23, group="lr-sweep"))
+    again = [each.run for each in story.answer.runs]
     assert len(again) == 2
-    assert answer.new == ()
+    assert not story.out, "the second time nothing happens"
     assert len(story.machine.ledger.runs) == 5
     assert {story.machine.ledger.runs[run].spec.replaces for run in again} == {bad, ugly}
-    story.feed(events.RerunRequested, "01K" + "2" * 23, "", "lr-sweep")
+    story.ask(Rerun(request="01K" + "2" * 23, group="lr-sweep"))
     assert refusal(story).code == "nothing_to_rerun"
 
 
 def test_a_repetition_comes_after_the_repetitions_of_what_it_came_after(story):
     story.feed(events.HostReported, host(cpus=8))
     train, evaluate = story.new_id(), story.new_id()
-    story.feed(
-        events.SubmittedMany,
-        ((train, spec(name="train", group="g")), (evaluate, spec(name="evaluate", group="g", after=("train",)))),
-    )
+    chain = (train, spec(name="train", group="g")), (evaluate, spec(name="evaluate", group="g", after=("train",)))
+    story.ask(many(chain))
     story.feed(events.HostReported, host(attempt(train, "ended", code=1), cpus=8))
     assert story.state(evaluate).state is RunStateName.CANCELLED
-    story.feed(events.RerunRequested, "01K" + "1" * 23, "", "g")
-    (answer,) = story.said(todo.Answer)
-    first, second = (story.machine.ledger.runs[each.run] for each in answer.result.runs)
+    story.ask(Rerun(request="01K" + "1" * 23, group="g"))
+    first, second = (story.machine.ledger.runs[each.run] for each in story.answer.runs)
     assert (first.name, second.name, second.after) == ("train", "evaluate", (first.id,))
 
 
 def test_a_run_replaces_only_one_that_was_there_before_it(story):
     a, b = story.new_id(), story.new_id()
-    story.feed(events.Submitted, a, spec(replaces=a))
+    story.ask(Submit(run=a, spec=spec(replaces=a)))
     assert refusal(story).code == "unknown_run"
     assert refusal(story).message == f"replaces: no earlier run has the id {a!r}"
-    story.feed(events.SubmittedMany, ((a, spec(replaces=b)), (b, spec(replaces=a))))
+    story.ask(many(((a, spec(replaces=b)), (b, spec(replaces=a)))))
     assert refusal(story).code == "unknown_run"
     assert not story.machine.ledger.runs
-    story.feed(events.Submitted, a, spec())
-    story.feed(events.Submitted, b, spec(replaces=a))
+    story.ask(Submit(run=a, spec=spec()))
+    story.ask(Submit(run=b, spec=spec(replaces=a)))
     assert list(story.machine.ledger.runs) == [a, b]
-
-
-@pytest.mark.timeout(30)
-def test_runs_of_an_old_store_that_replace_each_other_do_not_hold_up_a_rerun(story):
-    a, b, c = story.submit(), story.submit(), story.new_id()
-    story.feed(events.Submitted, c, spec(after=(a,)))
-    story.feed(events.CancelRequested, c, "enough")
-    story.machine.ledger.replaced.update({a: b, b: a})
-    story.feed(events.RerunRequested, "01K" + "1" * 23, c, "")
-    (answer,) = story.said(todo.Answer)
-    assert story.machine.ledger.runs[answer.new[0]].after == (b,)
 
 
 def test_a_run_that_has_not_ended_is_not_run_again(story):
     story.feed(events.HostReported, host())
     run = story.submit(name="one")
-    story.feed(events.RerunRequested, "01K" + "1" * 23, run, "")
+    story.ask(Rerun(request="01K" + "1" * 23, run=run))
     assert refusal(story).code == "not_final"

@@ -3,7 +3,7 @@
 import pytest
 from scheduler_story import Story, host
 
-from mosaic_bus.commands import Runs, Snapshot
+from mosaic_bus.commands import Cancel, Runs, Snapshot
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.scheduler import events, queries
 
@@ -44,7 +44,7 @@ def test_a_snapshot_since_a_version_has_only_what_changed_after_it(story):
     assert [each.run for each in before.runs] == [second, first]
     assert max(each.version for each in before.runs) <= before.version
     assert snapshot(since=before.version).runs == []
-    story.feed(events.CancelRequested, first, "enough")
+    story.ask(Cancel(run=first))
     after = snapshot(since=before.version)
     assert [(each.run, each.state) for each in after.runs] == [(first, "stopping")]
     assert after.version > before.version

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 from scheduler_story import Story, attempt, host
 
+from mosaic_bus.commands import Cancel, Forget, Place, Stop
 from mosaic_bus.messages import Checkpoint, Retries, RunStateName
 from mosaic_services.scheduler import events
 from mosaic_services.scheduler import instructions as todo
@@ -38,11 +39,11 @@ def test_a_failed_run_rests_longer_each_time_and_is_then_placed_again(story):
         assert state.state is RunStateName.QUEUED
         assert f"attempt {number} failed: application: loss is NaN; attempt {number + 1} of 4" in state.reason
         assert f"in {delay} s: {delay} s left" in state.reason
-        assert story.said(todo.SendForget), "the host need not report the old attempt any more"
+        assert story.sent(Forget), "the host need not report the old attempt any more"
         story.pass_time(delay - 1, host())
-        assert not story.said(todo.SendPlace)
+        assert not story.sent(Place)
         story.pass_time(1, host())
-        assert [each.attempt for each in story.said(todo.SendPlace)][:1] == [number + 1]
+        assert [each.attempt for each in story.sent(Place)][:1] == [number + 1]
     fail(story, run, 4)
     assert story.state(run).state is RunStateName.FAILED
     assert "not tried again: attempt 4 was the last of 4" in story.why(run).facts
@@ -91,11 +92,11 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint_of_any_attempt(stor
     fail(story, run, 1, checkpoint=saved)
     assert "goes on from its checkpoint of step 40000" in story.state(run).reason
     story.pass_time(1, host())
-    assert story.said(todo.SendPlace)[0].placed.resume == saved
+    assert story.sent(Place)[0].resume == saved
     assert any("it goes on from the checkpoint of step 40000" in fact for fact in story.why(run).facts)
     fail(story, run, 2)  # before it had saved another one
     story.pass_time(1, host())
-    assert story.said(todo.SendPlace)[0].placed.resume == saved
+    assert story.sent(Place)[0].resume == saved
 
 
 def test_a_retry_goes_to_another_host_unless_its_checkpoint_is_here(story):
@@ -119,24 +120,22 @@ def test_a_run_on_a_host_that_fell_silent_is_tried_elsewhere_and_the_old_attempt
     state = story.state(run)
     assert (state.host, state.attempt) == ("other", 2)
     story.feed(events.HostReported, host(attempt(run)))
-    assert [(each.host, each.attempt, each.reason) for each in story.said(todo.SendStop)] == [
-        ("local", 1, "it was given up")
-    ]
+    assert story.said(todo.Send) == [todo.Send("local", Stop(run=run, attempt=1, reason="it was given up"))]
 
 
 def test_cancelling_a_run_that_rests_ends_it(story):
     run = story.submit(retries={"max": 5, "on": ["application"], "delay_s": 60})
     fail(story, run)
-    story.feed(events.CancelRequested, run, "enough")
+    story.ask(Cancel(run=run, reason="enough"))
     assert story.state(run).state is RunStateName.CANCELLED
     story.pass_time(100, host())
-    assert not story.said(todo.SendPlace)
+    assert not story.sent(Place)
 
 
 def test_a_run_that_is_being_stopped_is_not_tried_again(story):
     run = story.submit(retries={"max": 5, "on": ["infrastructure", "application"]})
     story.feed(events.HostReported, host(attempt(run)))
-    story.feed(events.CancelRequested, run, "enough")
+    story.ask(Cancel(run=run, reason="enough"))
     fail(story, run, category="infrastructure", code=None)
     assert story.state(run).state is not RunStateName.QUEUED
 

@@ -11,10 +11,9 @@ from pydantic import ValidationError
 from scheduler_story import attempt, host
 
 from mosaic_bus import BusError, CommandRefusedError, topics
-from mosaic_bus.commands import Rerun, Submit
+from mosaic_bus.commands import Cancel, Rerun, Submit
 from mosaic_bus.messages import AttemptReport, ExitReport, HostState, RunSpec, RunStateName, RunSummary, Usage
 from mosaic_services.home import StackHome
-from mosaic_services.scheduler import events
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.service import SchedulerService
 
@@ -92,9 +91,7 @@ async def reports(*states):
 def test_a_report_that_cannot_be_dealt_with_does_not_end_the_scheduler(in_service, capsys):
     async def story(service):
         await service._listen(reports(host()))
-        good, bad, later = [
-            (await service._on_submit(Submit(spec=RunSpec(worker="w", name=name)))).run for name in "abc"
-        ]
+        good, bad, later = [(await service._submit(Submit(spec=RunSpec(worker="w", name=name)))).run for name in "abc"]
         # Both times are numbers, but what lies between them is none.
         absurd = attempt(bad, "ended", code=0, started_at=-1e308, ended_at=1e308)
         both = host(attempt(good, "ended", code=0), absurd)
@@ -140,24 +137,23 @@ def test_a_repeated_submission_is_refused_if_the_first_could_not_be_saved(in_ser
     async def story(service):
         fails_slowly(service, failures)
         command = Submit(run=RUN, spec=RunSpec(worker="w"))
-        answers = await while_written(service._on_submit(command), service._on_submit(command))
+        answers = await while_written(service._submit(command), service._submit(command))
         assert [getattr(each, "code", each) for each in answers] == ["store_unavailable"] * 2
         assert not answers[1].message.endswith(": ")
         assert RUN not in service.machine.ledger.runs
         if failures == 1:
-            assert (await service._on_submit(command)).run == RUN
+            assert (await service._submit(command)).run == RUN
 
     in_service(story)
 
 
 def test_a_repeated_rerun_is_refused_if_the_first_could_not_be_saved(in_service):
     async def story(service):
-        await service._on_submit(Submit(run=RUN, spec=RunSpec(worker="w")))
-        service.feed(events.CancelRequested(events.Instant(time.monotonic(), time.time()), RUN, "enough"))
-        await service.writer.flush()
+        await service._submit(Submit(run=RUN, spec=RunSpec(worker="w")))
+        await service._change(Cancel(run=RUN))
         fails_slowly(service, 1)
         command = Rerun(run=RUN)
-        answers = await while_written(service._on_rerun(command), service._on_rerun(command))
+        answers = await while_written(service._submit(command), service._submit(command))
         assert [getattr(each, "code", each) for each in answers] == ["store_unavailable"] * 2
         assert list(service.machine.ledger.runs) == [RUN]
 
@@ -167,12 +163,10 @@ def test_a_repeated_rerun_is_refused_if_the_first_could_not_be_saved(in_service)
 def test_a_submission_that_is_saved_is_acknowledged_again_though_others_are_not(in_service):
     async def story(service):
         command = Submit(run=RUN, spec=RunSpec(worker="w"))
-        first = await service._on_submit(command)
+        first = await service._submit(command)
         fails_slowly(service, 1)
         new = Submit(spec=RunSpec(worker="w"))
-        other, again = await asyncio.gather(
-            service._on_submit(new), service._on_submit(command), return_exceptions=True
-        )
+        other, again = await asyncio.gather(service._submit(new), service._submit(command), return_exceptions=True)
         assert isinstance(other, CommandRefusedError)
         assert again == first
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mosaic_bus.commands import Decision
+from mosaic_bus.commands import Decision, Description, Place, Submit
+from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import (
     AttemptPhase,
     AttemptReport,
@@ -29,6 +30,7 @@ class Story:
         self.out = []
         self.runs = 0
         self.decisions = []
+        self.answer = None
 
     @property
     def at(self):
@@ -38,6 +40,27 @@ class Story:
         self.out = self.machine.handle(kind(self.at, *args))
         self.decisions += [each for each in self.out if isinstance(each, todo.RecordDecision)]
         return self.out
+
+    def ask(self, command):
+        """Give a client's command to the machine; return its result, or the error that refuses it."""
+        self.out = []
+        try:
+            self.answer, self.out = self.machine.execute(command, self.at)
+        except CommandRefusedError as error:
+            self.answer = error
+        self.decisions += [each for each in self.out if isinstance(each, todo.RecordDecision)]
+        return self.answer
+
+    def refuse(self, run, code, message="disk full", host="local"):
+        """Have a host refuse the first attempt of a run."""
+        offer = Place.model_construct(run=run, attempt=1)
+        return self.feed(events.Answered, host, offer, CommandRefusedError(code, message))
+
+    def describe(self, schema, fingerprint="f", **more):
+        """Have a host describe the worker `w`."""
+        described = {"status": "installed", "metadata": {}, "capabilities": {}, "example_config": {}, **more}
+        told = Description(worker="w", profile="default", config_schema=schema, **described)
+        return self.feed(events.Described, fingerprint, told)
 
     def pass_time(self, seconds, *reports):
         """Let time pass in ticks, the given hosts reporting every second."""
@@ -59,7 +82,7 @@ class Story:
         resources = {key: more.pop(key) for key in ("memory_mb", "gpus") if key in more}
         run = self.new_id()
         spec = RunSpec(worker="w", config=config or {}, resources=Resources(cpus=cpus, **resources), **more)
-        self.feed(events.Submitted, run, spec)
+        self.ask(Submit(run=run, spec=spec))
         return run
 
     def why(self, run):
@@ -82,6 +105,14 @@ class Story:
 
     def said(self, kind):
         return [each for each in self.out if isinstance(each, kind)]
+
+    def sent(self, kind):
+        """The commands of a kind that were sent to hosts."""
+        return [each.command for each in self.said(todo.Send) if isinstance(each.command, kind)]
+
+    def offers(self):
+        """The placements that were sent, as (host, attempt)."""
+        return [(each.host, each.command.attempt) for each in self.said(todo.Send) if isinstance(each.command, Place)]
 
 
 def host(*attempts, name="local", cpus=2.0, status="installed", memory_mb=8000, fingerprint="f", gpus=0, **more):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mosaic_bus.errors import BusError
 
-__all__ = ["SchedulerError", "StoreError", "StoreTooNewError"]
+__all__ = ["SchedulerError", "StoreError"]
 
 
 class SchedulerError(BusError):
@@ -18,10 +18,3 @@ class StoreError(SchedulerError):
         super().__init__(f"the scheduler's store {path} cannot be used: {reason}")
         self.path = path
         self.reason = reason
-
-
-class StoreTooNewError(StoreError):
-    """The store was written by a newer version."""
-
-    def __init__(self, path: str, found: int, known: int) -> None:
-        super().__init__(path, f"it has layout {found}, this version knows {known}; use the version that wrote it")

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mosaic_bus.messages import Model, RunSpec, RunState
+    from mosaic_bus.commands import Describe, Forget, Place, Stop
+    from mosaic_bus.messages import RunState
     from mosaic_services.scheduler.model import Attempt, Run
 
 __all__ = [
-    "Answer",
     "FetchDescription",
     "Instruction",
     "Publish",
     "RecordDecision",
-    "Refuse",
     "SaveAttempt",
     "SaveRun",
     "SaveSetting",
-    "SendForget",
-    "SendPlace",
-    "SendStop",
+    "Send",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Base of all instructions.
-
-    The shell saves first, and only then sends, publishes and answers; a `SendStop` alone need not wait.
-    """
+    """Base of all instructions. The shell saves first, then sends and publishes; only a `Stop` may be sent at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveRun(Instruction):
-    """Store a run as it is now (the run is a copy)."""
+    """Store a run as it is now (the run is a copy); `new` if it was submitted just now."""
 
     run: Run
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,84 +55,31 @@ class RecordDecision(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Publish(Instruction):
-    """Tell everybody a run's state."""
+    """Publish a run's state."""
 
     state: RunState
 
 
 @dataclass(frozen=True, slots=True)
 class SaveSetting(Instruction):
-    """Store what a user has set; an empty value removes it."""
+    """Store a user's setting; an empty value removes it."""
 
     key: str
     value: str
 
 
 @dataclass(frozen=True, slots=True)
-class SendPlace(Instruction):
-    """Ask a host to start an attempt (the attempt is a copy)."""
-
-    placed: Attempt
-    name: str
-    spec: RunSpec
-
-    @property
-    def host(self) -> str:
-        """Whom to ask."""
-        return self.placed.host
-
-    @property
-    def run(self) -> str:
-        """Which run."""
-        return self.placed.run
-
-    @property
-    def attempt(self) -> int:
-        """Which of its attempts."""
-        return self.placed.number
-
-
-@dataclass(frozen=True, slots=True)
-class SendStop(Instruction):
-    """Ask a host to stop an attempt."""
+class Send(Instruction):
+    """Send a command to the supervisor of a host."""
 
     host: str
-    run: str
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendForget(Instruction):
-    """Tell a host that an attempt's end is recorded."""
-
-    host: str
-    run: str
-    attempt: int
+    command: Place | Stop | Forget
 
 
 @dataclass(frozen=True, slots=True)
 class FetchDescription(Instruction):
-    """Ask a host what an installed worker says of itself."""
+    """Ask a host for the description of an installed worker."""
 
     host: str
-    worker: str
-    profile: str
+    command: Describe
     fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer(Instruction):
-    """The result of the command that caused the event, and the runs that it made."""
-
-    result: Model
-    new: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse(Instruction):
-    """The command that caused the event is refused."""
-
-    code: str
-    message: str
-    details: dict[str, Any] = field(default_factory=dict)

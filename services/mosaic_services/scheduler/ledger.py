@@ -10,6 +10,7 @@ import math
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from mosaic_bus.commands import Forget, Place, Stop
 from mosaic_bus.messages import RunStateName
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.model import REFUSED, Attempt, Ending, Host, Run
@@ -21,6 +22,7 @@ from mosaic_services.scheduler.wording import listed, said_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from mosaic_bus.errors import CommandRefusedError
     from mosaic_bus.messages import RunState
     from mosaic_services.scheduler.events import Instant
     from mosaic_services.scheduler.placement import Choice
@@ -59,6 +61,10 @@ class Ledger:
         self._published: dict[str, float] = {}
         # Runs whose state changed together with many others: published in the next ticks, some at a time.
         self._soon: dict[str, None] = {}
+
+    def begin(self, at: Instant) -> None:
+        """Begin with another event or command."""
+        self.at, self.out = at, []
 
     # ── knowing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -184,7 +190,7 @@ class Ledger:
             self._enter(run)
         for run in runs:
             self._queue(run)
-            self.save(run)
+            self.out.append(todo.SaveRun(copy.copy(run), new=True))
 
     def place(self) -> None:
         """Start whatever can start, in order."""
@@ -218,14 +224,14 @@ class Ledger:
         self.save_attempt(attempt)
         self.send_place(run, attempt)
 
-    def defer(self, run: Run, attempt: Attempt, code: str, why: str) -> None:
+    def defer(self, run: Run, attempt: Attempt, refusal: CommandRefusedError) -> None:
         """Take a run back that its host cannot take now; until it is sure that the host has not got it, it waits."""
         host = self.hosts[attempt.host]
         host.placed.pop(attempt.key, None)
         host.sent.pop(("place", *attempt.key), None)
         host.unsettled[attempt.key] = attempt
-        host.hold(attempt, why, self.at.mono)
-        attempt.outcome, attempt.refused_as = REFUSED, code
+        host.hold(attempt, refusal.message, self.at.mono)
+        attempt.outcome, attempt.refused_as = REFUSED, refusal.code
         attempt.missing_reports, attempt.missing_since = 0, None
         self.save_attempt(attempt)
         run.host, run.detail = None, ""
@@ -383,25 +389,28 @@ class Ledger:
             self._publish(self.runs[run_id])
 
     def send_place(self, run: Run, attempt: Attempt) -> None:
-        """Offer an attempt to its host, unless that was done a moment ago."""
-        if self._due("place", attempt.host, attempt.run, attempt.number):
+        """Offer an attempt to its host."""
+        place = Place(
+            run=run.id,
+            attempt=attempt.number,
+            run_name=run.name,
+            spec=run.spec,
+            gpus=attempt.gpus,
+            resume=attempt.resume,
+        )
+        if self.send(attempt.host, place):
             attempt.offered_at = self.at.mono
-            self.out.append(todo.SendPlace(copy.copy(attempt), run.name, run.spec))
 
     def send_stop(self, host: str, run: str, number: int, reason: str) -> None:
-        """Ask a host to stop an attempt, unless that was done a moment ago."""
-        if self._due("stop", host, run, number):
-            self.out.append(todo.SendStop(host, run, number, reason))
+        """Ask a host to stop an attempt."""
+        self.send(host, Stop(run=run, attempt=number, reason=reason))
 
-    def send_forget(self, host: str, run: str, number: int) -> None:
-        """Tell a host that an attempt need not be reported any more, unless that was done a moment ago."""
-        if self._due("forget", host, run, number):
-            self.out.append(todo.SendForget(host, run, number))
-
-    def _due(self, command: str, host: str, run: str, number: int) -> bool:
+    def send(self, host: str, command: Place | Stop | Forget) -> bool:
+        """Send a command to a host, unless it was sent a moment ago."""
         sent = self.hosts[host].sent
-        key = (command, run, number)
+        key = (command.name, command.run, command.attempt)
         if key in sent and self.at.mono - sent[key] < REPEAT_S:
             return False
         sent[key] = self.at.mono
+        self.out.append(todo.Send(host, command))
         return True

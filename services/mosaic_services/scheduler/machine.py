@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.commands import Describe, Forget, Stop
 from mosaic_bus.messages import AttemptPhase, FailureCategory, RunStateName
 from mosaic_services.scheduler import events, outcomes, requests
 from mosaic_services.scheduler import instructions as todo
@@ -18,9 +18,13 @@ from mosaic_services.scheduler.wording import said_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from mosaic_bus.messages import AttemptReport
+    from mosaic_bus.commands import Command
+    from mosaic_bus.errors import CommandRefusedError
+    from mosaic_bus.messages import AttemptReport, Model
 
 __all__ = ["DEFAULT_LOST_AFTER_S", "Machine"]
+
+Result = TypeVar("Result", bound="Model")
 
 DEFAULT_LOST_AFTER_S = 300.0
 SILENT_AFTER_S = 10.0
@@ -60,61 +64,43 @@ class Machine:
     def handle(self, event: events.Event) -> list[todo.Instruction]:
         """Take one event; return what is to be done, in order."""
         ledger = self.ledger
-        ledger.at = event.at
-        ledger.out = []
-        try:
-            self._handle(event)
-        except CommandRefusedError as error:
-            # A request is refused before it has changed anything.
-            ledger.out = [todo.Refuse(error.code, error.message, error.details)]
-        return ledger.out
-
-    def _handle(self, event: events.Event) -> None:
-        ledger = self.ledger
+        ledger.begin(event.at)
         match event:
-            case events.Submitted():
-                requests.submit(ledger, event)
-            case events.SubmittedMany():
-                requests.submit_many(ledger, event)
-            case events.RerunRequested():
-                requests.rerun(ledger, event)
-            case events.CancelRequested():
-                requests.cancel(ledger, event)
-            case events.GroupCancelRequested():
-                requests.cancel_group(ledger, event)
-            case events.PriorityRequested():
-                requests.prioritise(ledger, event)
-            case events.PauseRequested():
-                requests.pause(ledger, event)
-            case events.DrainRequested():
-                requests.drain(ledger, event)
-            case events.Withdrawn():
-                self._withdrawn(event)
             case events.HostReported():
                 self._host_reported(event)
-            case events.PlaceAcknowledged():
-                self._place_acknowledged(event)
-            case events.PlaceRefused():
-                self._place_refused(event)
-            case events.StopAcknowledged():
-                self._stop_acknowledged(event)
-            case events.DescriptionKnown():
-                self._description_known(event)
+            case events.Answered():
+                self._answered(event)
+            case events.Described():
+                self._described(event)
+            case events.Withdrawn():
+                if run := ledger.runs.get(event.run):
+                    ledger.drop(run)
+                    ledger.place()
             case events.Tick():
                 self._tick(event)
             case _:
                 raise TypeError(f"no such event: {event!r}")
+        return ledger.out
 
-    def _withdrawn(self, event: events.Withdrawn) -> None:
-        if run := self.ledger.runs.get(event.run):
-            self.ledger.drop(run)
-            self.ledger.place()
+    def execute(self, command: Command[Result], at: events.Instant) -> tuple[Result, list[todo.Instruction]]:
+        """Carry out a client's command; return its result and what is to be done. Raise CommandRefusedError."""
+        self.ledger.begin(at)
+        return cast("Result", requests.execute(self.ledger, command)), self.ledger.out
 
     # ── what hosts answer ───────────────────────────────────────────────────────────────────────
 
-    def _place_acknowledged(self, event: events.PlaceAcknowledged) -> None:
-        if found := self.ledger.open_attempt(event.host, event.run, event.attempt):
-            self._acknowledge(found[1])
+    def _answered(self, event: events.Answered) -> None:
+        found = self.ledger.open_attempt(event.host, event.command.run, event.command.attempt)
+        if found is None:
+            return
+        run, attempt = found
+        if isinstance(event.command, Stop):
+            if event.refusal is None:
+                self._stop_acknowledged(attempt)
+        elif event.refusal is None:
+            self._acknowledge(attempt)
+        elif attempt.phase is None:  # A host that has shown the attempt has it, whatever it says to a repeated offer.
+            self._place_refused(run, attempt, event.refusal)
 
     def _acknowledge(self, attempt: Attempt) -> None:
         attempt.seen_at = self.ledger.at.mono
@@ -126,28 +112,21 @@ class Machine:
             self.ledger.hosts[attempt.host].took(attempt)
             self.ledger.save_attempt(attempt)
 
-    def _place_refused(self, event: events.PlaceRefused) -> None:
-        found = self.ledger.open_attempt(event.host, event.run, event.attempt)
-        # A host that has shown the attempt has it, whatever it says to a repeated offer.
-        if found is None or found[1].phase is not None:
-            return
-        run, attempt = found
-        if event.code in outcomes.NOT_NOW:
-            # One that took it may say so to a repeated offer; and what is being stopped is settled by reports.
-            if not attempt.acknowledged and run.ending is None:
-                self.ledger.defer(run, attempt, event.code, event.message)
-                self.ledger.place()
-        else:
-            self.ledger.end(run, outcomes.of_refusal(event.code, event.message, event.host, run.ending))
-            self.ledger.place()
+    def _place_refused(self, run: Run, attempt: Attempt, refusal: CommandRefusedError) -> None:
+        if refusal.code not in outcomes.NOT_NOW:
+            self.ledger.end(run, outcomes.of_refusal(refusal, attempt.host, run.ending))
+        elif not attempt.acknowledged and run.ending is None:
+            # A host that took it may refuse a repeated offer; and reports settle what is being stopped.
+            self.ledger.defer(run, attempt, refusal)
+        self.ledger.place()
 
-    def _stop_acknowledged(self, event: events.StopAcknowledged) -> None:
-        found = self.ledger.open_attempt(event.host, event.run, event.attempt)
-        if found and not found[1].stop_acknowledged:
-            found[1].stop_acknowledged = True
+    @staticmethod
+    def _stop_acknowledged(attempt: Attempt) -> None:
+        if not attempt.stop_acknowledged:
+            attempt.stop_acknowledged = True
             # Only reports from now on can show that it is not there.
-            found[1].missing_reports = 0
-            found[1].missing_since = None
+            attempt.missing_reports = 0
+            attempt.missing_since = None
 
     # ── what hosts report ───────────────────────────────────────────────────────────────────────
 
@@ -169,7 +148,7 @@ class Machine:
             if key not in host.listed and self._never_arrives(host, attempt):
                 ledger.settle(attempt, NOT_BEGUN)
         self._fetch_descriptions(host)
-        self.ledger.place()
+        ledger.place()
 
     def _attempt_reported(self, host: Host, report: AttemptReport) -> None:
         ledger = self.ledger
@@ -187,7 +166,7 @@ class Machine:
                 self._follow(run, attempt, report)
                 return
         if report.phase is AttemptPhase.ENDED:
-            ledger.send_forget(host.name, report.run, report.attempt)
+            ledger.send(host.name, Forget(run=report.run, attempt=report.attempt))
         else:
             known = ledger.runs.get(report.run)
             reason = f"the run {said_of(known.state)} already" if known and known.final else "it was given up"
@@ -271,18 +250,19 @@ class Machine:
             asked = ("describe", f"{worker}/{profile}/{environment.fingerprint}", 0)
             if ledger.at.mono - host.sent.get(asked, float("-inf")) >= DESCRIBE_AGAIN_S:
                 host.sent[asked] = ledger.at.mono
-                ledger.out.append(todo.FetchDescription(host.name, *key))
+                command = Describe(worker=worker, profile=profile)
+                ledger.out.append(todo.FetchDescription(host.name, command, environment.fingerprint))
 
-    def _description_known(self, event: events.DescriptionKnown) -> None:
-        ledger = self.ledger
-        ledger.schemas[event.worker, event.profile, event.fingerprint] = ConfigSchema(event.config_schema)
+    def _described(self, event: events.Described) -> None:
+        ledger, told = self.ledger, event.description
+        ledger.schemas[told.worker, told.profile, event.fingerprint] = ConfigSchema(told.config_schema)
         placed = (ledger.runs[run] for host in ledger.hosts.values() for run, _ in host.placed)
         for run in [*ledger.queue, *placed]:
-            fits = (run.spec.worker, run.spec.profile) == (event.worker, event.profile)
+            fits = (run.spec.worker, run.spec.profile) == (told.worker, told.profile)
             # One that was to come after another of them may have ended with it.
             if fits and not run.final and run.checked != event.fingerprint and run.ending is None:
                 self._check_config(run)
-        self.ledger.place()
+        ledger.place()
 
     def _check_config(self, run: Run) -> None:
         """Check the configuration of a run that was accepted before its worker was described."""

@@ -9,6 +9,7 @@ from mosaic_bus.messages import FailureCategory, RunStateName
 from mosaic_services.scheduler.wording import duration
 
 if TYPE_CHECKING:
+    from mosaic_bus.errors import CommandRefusedError
     from mosaic_bus.messages import ExitReport
     from mosaic_services.scheduler.model import Ending
 
@@ -55,12 +56,12 @@ def of_exit(exit_report: ExitReport | None, ending: Ending | None, host: str) ->
     return Outcome(RunStateName.FAILED, reason, category, code, detail, ended_at, exit_report.limit)
 
 
-def of_refusal(code: str, message: str, host: str, ending: Ending | None) -> Outcome:
+def of_refusal(refusal: CommandRefusedError, host: str, ending: Ending | None) -> Outcome:
     """Judge an attempt that its host refused to take."""
     if ending is not None:
         return Outcome(ending.state, ending.reason, ending.category)
-    fault = FailureCategory.CONFIGURATION if code in _CONFIGURATION_REFUSALS else FailureCategory.INFRASTRUCTURE
-    return Outcome(RunStateName.FAILED, f"host {host} refused it: {message} ({code})", fault)
+    fault = FailureCategory.CONFIGURATION if refusal.code in _CONFIGURATION_REFUSALS else FailureCategory.INFRASTRUCTURE
+    return Outcome(RunStateName.FAILED, f"host {host} refused it: {refusal.message} ({refusal.code})", fault)
 
 
 def _how(report: ExitReport) -> str:

@@ -1,15 +1,29 @@
-"""What clients ask of the scheduler, decided: each function takes an event and answers or refuses it."""
+"""The commands of clients that change something: each function carries one out, or refuses it before any change."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mosaic_bus.commands import Ack, Submitted, SubmittedMany
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from mosaic_bus.commands import (
+    Ack,
+    Cancel,
+    CancelGroup,
+    Drain,
+    PauseQueue,
+    Prioritise,
+    Rerun,
+    Submit,
+    SubmitMany,
+    Submitted,
+    SubmittedMany,
+)
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.messages import RunStateName
-from mosaic_services.scheduler import instructions as todo
+from mosaic_bus.messages import RunSpec, RunStateName
 from mosaic_services.scheduler.model import Ending, Run
 from mosaic_services.scheduler.naming import find_group, find_run, make_name
 from mosaic_services.scheduler.outcomes import Outcome
@@ -17,60 +31,64 @@ from mosaic_services.scheduler.validation import check_submission
 from mosaic_services.scheduler.wording import amounts, listed, said_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from mosaic_bus.messages import RunSpec
-    from mosaic_services.scheduler import events
+    from mosaic_bus.commands import Command
+    from mosaic_bus.messages import Model
     from mosaic_services.scheduler.ledger import Ledger
 
-__all__ = [
-    "cancel",
-    "cancel_group",
-    "drain",
-    "pause",
-    "prioritise",
-    "rerun",
-    "submit",
-    "submit_many",
-]
+__all__ = ["execute"]
 
 _TIME_PART = 10
 _CIRCLE_NAMED = 10
 
 
+def execute(ledger: Ledger, command: Command[Any]) -> Model:
+    """Carry a command out and return its result; raise CommandRefusedError before anything has changed."""
+    match command:
+        case Submit():
+            return _submitted(_admit(ledger, {command.run: command.spec})[0])
+        case SubmitMany():
+            given = {each.run: each.spec for each in command.runs}
+            if len(given) < len(command.runs):
+                raise CommandRefusedError("id_reused", "two runs of this command have the same id")
+            return SubmittedMany(runs=[_submitted(run) for run in _admit(ledger, given)])
+        case Rerun():
+            return SubmittedMany(runs=[_submitted(run) for run in _rerun(ledger, command)])
+        case Cancel():
+            return Ack(note=_cancel(ledger, command))
+        case CancelGroup():
+            return Ack(note=_cancel_group(ledger, command))
+        case Prioritise():
+            return Ack(note=_prioritise(ledger, command))
+        case PauseQueue():
+            return Ack(note=_pause(ledger, command))
+        case Drain():
+            return Ack(note=_drain(ledger, command))
+        case _:
+            raise TypeError(f"no such command: {command!r}")
+
+
 # ── submitting ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def submit(ledger: Ledger, event: events.Submitted) -> None:
-    """Take in one run."""
-    runs, new = _admit(ledger, [(event.run, event.spec)])
-    _answer(ledger, _submitted(runs[0]), new)
-
-
-def submit_many(ledger: Ledger, event: events.SubmittedMany) -> None:
-    """Take in many runs, or none of them."""
-    runs, new = _admit(ledger, event.runs)
-    _answer(ledger, SubmittedMany(runs=[_submitted(run) for run in runs]), new)
-
-
-def rerun(ledger: Ledger, event: events.RerunRequested) -> None:
+def _rerun(ledger: Ledger, command: Rerun) -> list[Run]:
     """Submit a run again, or those of a group that did not succeed."""
-    if event.group:
-        group, members = find_group(ledger.groups, event.group)
-        old = [run for run in members.values() if _did_not_succeed(ledger, run, event.request)]
+    if command.group:
+        group, members = find_group(ledger.groups, command.group)
+        old = [run for run in members.values() if _did_not_succeed(ledger, run, command.request)]
         if not old:
             raise CommandRefusedError("nothing_to_rerun", f"no run of {group} has failed or was lost")
     else:
-        old = [find_run(ledger.runs, event.run)]
+        old = [find_run(ledger.runs, command.run)]
         if not old[0].final:
             raise CommandRefusedError("not_final", f"{old[0].name} is still {old[0].state}: cancel it first")
-    ids = {run.id: _derived_id(event.request, run.id) for run in old}
-    again = []
+    ids = {run.id: _derived_id(command.request, run.id) for run in old}
+    again = {}
     for run in old:
         after = tuple(ids.get(each) or _newest(ledger, each) for each in run.after)
-        again.append((ids[run.id], run.spec.model_copy(update={"replaces": run.id, "name": run.name, "after": after})))
-    runs, new = _admit(ledger, again)
-    _answer(ledger, SubmittedMany(runs=[_submitted(run) for run in runs]), new)
+        again[ids[run.id]] = run.spec.model_copy(update={"replaces": run.id, "name": run.name, "after": after})
+    return _admit(ledger, again)
 
 
 def _did_not_succeed(ledger: Ledger, run: Run, request: str) -> bool:
@@ -83,10 +101,7 @@ def _did_not_succeed(ledger: Ledger, run: Run, request: str) -> bool:
 
 
 def _newest(ledger: Ledger, run: str) -> str:
-    # Stores of earlier versions may hold runs that replace each other, or themselves.
-    seen = {run}
-    while (newer := ledger.replaced.get(run)) is not None and newer not in seen:
-        seen.add(newer)
+    while (newer := ledger.replaced.get(run)) is not None:
         run = newer
     return run
 
@@ -106,14 +121,23 @@ def _submitted(run: Run) -> Submitted:
     return Submitted(run=run.id, name=run.name, warnings=list(run.warnings))
 
 
-def _admit(ledger: Ledger, given: Sequence[tuple[str, RunSpec]]) -> tuple[list[Run], tuple[str, ...]]:
-    """Check runs and queue them, all or none; one that is known is left as it is. Return all, and the new ones' ids."""
-    batch = {run_id: make_name(spec) for run_id, spec in given}
+def _as_stored(spec: RunSpec) -> RunSpec:
+    """Return a spec as it will be read from the store, so that equal specs stay equal."""
+    try:
+        return RunSpec.model_validate_json(spec.model_dump_json())
+    except (PydanticSerializationError, ValidationError) as error:
+        raise CommandRefusedError("invalid_config", f"the spec cannot be written as JSON: {error}") from error
+
+
+def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
+    """Check runs and queue them, all or none. A run that is already known is left as it is."""
+    given = {run_id: _as_stored(spec) for run_id, spec in given.items()}
+    batch = {run_id: make_name(spec) for run_id, spec in given.items()}
     named: dict[str, list[str]] = {}
     for run_id, name in batch.items():
         named.setdefault(name, []).append(run_id)
     new: list[Run] = []
-    for number, (run_id, spec) in enumerate(given):
+    for number, (run_id, spec) in enumerate(given.items()):
         try:
             if known := ledger.runs.get(run_id):
                 if known.spec != spec:
@@ -144,7 +168,7 @@ def _admit(ledger: Ledger, given: Sequence[tuple[str, RunSpec]]) -> tuple[list[R
         if run.state is RunStateName.QUEUED:
             ledger.decide(run, "queued", ledger.waits_for(run, ledger.at.mono))
             ledger.publish_first(run, soon=len(new) > 1)
-    return [ledger.runs[run_id] for run_id, _ in given], tuple(run.id for run in new)
+    return [ledger.runs[run_id] for run_id in given]
 
 
 def _what(run: Run) -> str:
@@ -207,32 +231,32 @@ def _refuse_circles(new: list[Run]) -> None:
 # ── changing one's mind ─────────────────────────────────────────────────────────────────────────────
 
 
-def cancel(ledger: Ledger, event: events.CancelRequested) -> None:
+def _cancel(ledger: Ledger, command: Cancel) -> str:
     """Stop a run, or take it out of the queue."""
-    run = find_run(ledger.runs, event.query)
+    run = find_run(ledger.runs, command.run)
     if run.final:
         said = f"run {run.short} ({run.name}) {said_of(run.state)} already: {run.reason}"
         raise CommandRefusedError("already_final", said, {"run": run.id, "state": run.state.value})
-    note = _cancel(ledger, run, event.reason)
+    note = _end(ledger, run, command.reason)
     ledger.place()
-    _answer(ledger, Ack(note=note))
+    return note
 
 
-def cancel_group(ledger: Ledger, event: events.GroupCancelRequested) -> None:
+def _cancel_group(ledger: Ledger, command: CancelGroup) -> str:
     """Stop all runs of a group."""
-    group, members = find_group(ledger.groups, event.group)
+    group, members = find_group(ledger.groups, command.group)
     running = [run for run in members.values() if not run.final]
     if not running:
         raise CommandRefusedError("already_final", f"all {len(members)} runs of {group} have ended")
     for run in running:
         # One that was to come after another of them has ended with it.
         if not run.final:
-            _cancel(ledger, run, event.reason)
+            _end(ledger, run, command.reason)
     ledger.place()
-    _answer(ledger, Ack(note=f"{len(running)} of {len(members)} runs of {group} are cancelled or being stopped"))
+    return f"{len(running)} of {len(members)} runs of {group} are cancelled or being stopped"
 
 
-def _cancel(ledger: Ledger, run: Run, reason: str) -> str:
+def _end(ledger: Ledger, run: Run, reason: str) -> str:
     attempt = run.current
     if attempt is None:
         ledger.end(run, Outcome(RunStateName.CANCELLED, reason))
@@ -243,56 +267,49 @@ def _cancel(ledger: Ledger, run: Run, reason: str) -> str:
     return f"{run.name} is being stopped on {attempt.host}"
 
 
-def prioritise(ledger: Ledger, event: events.PriorityRequested) -> None:
+def _prioritise(ledger: Ledger, command: Prioritise) -> str:
     """Change the priority of a run, or of the runs of a group, that wait."""
-    if event.group:
-        what, members = find_group(ledger.groups, event.group)
+    if command.group:
+        what, members = find_group(ledger.groups, command.group)
         waiting = [run for run in members.values() if run.state is RunStateName.QUEUED]
     else:
-        run = find_run(ledger.runs, event.query)
+        run = find_run(ledger.runs, command.run)
         what = f"{run.name} ({run.short})"
         waiting = [run] if run.state is RunStateName.QUEUED else []
     if not waiting:
         raise CommandRefusedError("already_placed", f"{what} does not wait in the queue")
     for run in waiting:
-        before, run.priority = run.priority, event.priority
+        before, run.priority = run.priority, command.priority
         ledger.queue.reorder(run)
-        ledger.decide(run, "priority", f"from {before} to {event.priority}")
+        ledger.decide(run, "priority", f"from {before} to {command.priority}")
         ledger.save(run)
         ledger.publish_soon(run)
     ledger.place()
-    count = f" ({len(waiting)} runs)" if event.group else ""
-    _answer(ledger, Ack(note=f"{what} has priority {event.priority}{count}"))
+    count = f" ({len(waiting)} runs)" if command.group else ""
+    return f"{what} has priority {command.priority}{count}"
 
 
 # ── queue and hosts ─────────────────────────────────────────────────────────────────────────────────
 
 
-def pause(ledger: Ledger, event: events.PauseRequested) -> None:
+def _pause(ledger: Ledger, command: PauseQueue) -> str:
     """Place nothing more, or go on placing."""
-    ledger.set("paused", (event.reason or "no reason given") if event.paused else "")
+    ledger.set("paused", (command.reason or "no reason given") if command.paused else "")
     ledger.place()
     running = sum(len(host.placed) for host in ledger.hosts.values())
     going = "1 run goes on" if running == 1 else f"{running} runs go on"
-    note = f"the queue is paused; {going}" if event.paused else "the queue goes on"
-    _answer(ledger, Ack(note=note))
+    return f"the queue is paused; {going}" if command.paused else "the queue goes on"
 
 
-def drain(ledger: Ledger, event: events.DrainRequested) -> None:
+def _drain(ledger: Ledger, command: Drain) -> str:
     """Place nothing more on a host, or place there again."""
     # One that was drained and has not reported since a restart is known, too.
-    if event.host not in ledger.hosts and f"drained:{event.host}" not in ledger.settings:
-        said = f"no host is called {event.host!r}; hosts: {listed(list(ledger.hosts)) or 'none'}"
+    if command.host not in ledger.hosts and f"drained:{command.host}" not in ledger.settings:
+        said = f"no host is called {command.host!r}; hosts: {listed(list(ledger.hosts)) or 'none'}"
         raise CommandRefusedError("unknown_host", said, {"known": list(ledger.hosts)})
-    host = ledger.host(event.host)
-    host.drained = (event.reason or "no reason given") if event.drained else ""
+    host = ledger.host(command.host)
+    host.drained = (command.reason or "no reason given") if command.drained else ""
     ledger.set(f"drained:{host.name}", host.drained)
     ledger.place()
     left = f"{len(host.placed)} runs there go on" if host.placed else "nothing runs there"
-    _answer(
-        ledger, Ack(note=f"{host.name} gets nothing new; {left}" if event.drained else f"{host.name} is used again")
-    )
-
-
-def _answer(ledger: Ledger, result: Ack | Submitted | SubmittedMany, new: tuple[str, ...] = ()) -> None:
-    ledger.out.append(todo.Answer(result, new))
+    return f"{host.name} gets nothing new; {left}" if command.drained else f"{host.name} is used again"

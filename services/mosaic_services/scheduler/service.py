@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
 
 from mosaic_bus import topics
 from mosaic_bus.commands import (
@@ -20,7 +19,6 @@ from mosaic_bus.commands import (
     Cancel,
     CancelGroup,
     Command,
-    Describe,
     Drain,
     Forget,
     GroupList,
@@ -40,14 +38,12 @@ from mosaic_bus.commands import (
     Stop,
     Submit,
     SubmitMany,
-    Submitted,
-    SubmittedMany,
     Why,
     WhyResult,
 )
 from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.logs import Logger
-from mosaic_bus.messages import HostState, Model, RunSpec
+from mosaic_bus.messages import HostState, Model
 from mosaic_bus.service import Service, explain
 from mosaic_services.scheduler import events, queries, why
 from mosaic_services.scheduler import instructions as todo
@@ -64,9 +60,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SchedulerService"]
 
-Taken = TypeVar("Taken", Submitted, SubmittedMany)
+Result = TypeVar("Result", bound=Model)
 
 _log = Logger()
+
+_SUBMISSIONS: tuple[type[Command[Any]], ...] = (Submit, SubmitMany, Rerun)
+_CHANGES: tuple[type[Command[Ack]], ...] = (Cancel, CancelGroup, Prioritise, PauseQueue, Drain)
 
 _TICK_S = 0.5
 # How long to wait for a host's answer; the machine repeats what a report has not confirmed.
@@ -97,15 +96,11 @@ class SchedulerService(Service):
         self._unpublished: dict[str, RunState] = {}
         # What has been complained about, oldest first: once each, as long as it is remembered.
         self._complained: dict[str, None] = {}
-        self._counts: dict[str, int | float] = {"submitted": 0, "placed": 0, "bad_reports": 0}
-        self.handle(Submit, self._on_submit)
-        self.handle(SubmitMany, self._on_submit_many)
-        self.handle(Rerun, self._on_rerun)
-        self.handle(Cancel, self._on_cancel)
-        self.handle(CancelGroup, self._on_cancel_group)
-        self.handle(Prioritise, self._on_prioritise)
-        self.handle(PauseQueue, self._on_pause_queue)
-        self.handle(Drain, self._on_drain)
+        self._counts: dict[str, int | float] = {"placed": 0, "bad_reports": 0}
+        for submission in _SUBMISSIONS:
+            self.handle(submission, self._submit)
+        for change in _CHANGES:
+            self.handle(change, self._change)
         self.handle(Runs, self._on_runs)
         self.handle(Groups, self._on_groups)
         self.handle(Show, self._on_show)
@@ -134,6 +129,7 @@ class SchedulerService(Service):
         ledger = self.machine.ledger
         hosts = sum(host.state is not None and not host.silent for host in ledger.hosts.values())
         return {
+            "submitted": self.writer.submitted,
             **self._counts,
             **queries.state_counts(ledger),
             "hosts": hosts,
@@ -147,23 +143,22 @@ class SchedulerService(Service):
 
     # ── events in ───────────────────────────────────────────────────────────────────────────────
 
-    def feed(self, event: events.Event) -> tuple[Model | None, Turn]:
-        """Give an event to the machine; return the answer if it was a command, and the turn that saves it."""
-        answer: Model | None = None
-        new: tuple[str, ...] = ()
-        for instruction in self.machine.handle(event):
-            match instruction:
-                case todo.Refuse(code=code, message=message, details=details):
-                    raise CommandRefusedError(code, message, details)
-                case todo.Answer(result=result, new=made):
-                    answer, new = result, made
-                case todo.SendStop(host=host, run=run, attempt=attempt, reason=reason):
-                    self._ask(host, Stop(run=run, attempt=attempt, reason=reason), run, attempt)
-                case _:
-                    self.writer.add(instruction)
-        self.writer.turn.submitted += new
-        self._counts["submitted"] += len(new)
-        return answer, self.writer.turn
+    def feed(self, event: events.Event) -> None:
+        """Give an event to the machine, and begin to carry out what it decides."""
+        self._apply(self.machine.handle(event))
+
+    def _execute(self, command: Command[Result]) -> tuple[Result, Turn]:
+        """Give a command to the machine; return its result, and the turn that saves it."""
+        result, decided = self.machine.execute(command, _now())
+        self._apply(decided)
+        return result, self.writer.turn
+
+    def _apply(self, decided: list[todo.Instruction]) -> None:
+        for instruction in decided:
+            if isinstance(instruction, todo.Send) and isinstance(instruction.command, Stop):
+                self._ask(instruction.host, instruction.command)
+            else:
+                self.writer.add(instruction)
 
     async def _listen(self, reports: Subscription) -> None:
         async for message in reports:
@@ -180,9 +175,7 @@ class SchedulerService(Service):
             except Exception as error:
                 # Its host repeats it, so it must not end us. What was decided until then is in memory: save that.
                 self._complain(state.host, repr(error), error)
-                for decided in self.machine.ledger.out:
-                    if not isinstance(decided, todo.SendStop):
-                        self.writer.add(decided)
+                self._apply(self.machine.ledger.out)
 
     def _complain(self, source: str, reason: str, error: Exception | None = None) -> None:
         self._counts["bad_reports"] += 1
@@ -219,21 +212,12 @@ class SchedulerService(Service):
         match instruction:
             case todo.Publish(state=state):
                 self._publish(state)
-            case todo.SendPlace(placed=placed, name=name, spec=spec):
-                if self.machine.ledger.open_attempt(placed.host, placed.run, placed.number):
-                    place = Place(
-                        run=placed.run,
-                        attempt=placed.number,
-                        run_name=name,
-                        spec=spec,
-                        gpus=placed.gpus,
-                        resume=placed.resume,
-                    )
-                    self._ask(placed.host, place, placed.run, placed.number)
-            case todo.SendForget(host=host, run=run, attempt=attempt):
-                self._ask(host, Forget(run=run, attempt=attempt), run, attempt)
-            case todo.FetchDescription(host=host, worker=worker, profile=profile, fingerprint=fingerprint):
-                self.spawn(self._describe(host, worker, profile, fingerprint), "describe")
+            case todo.Send(host=host, command=command):
+                current = self.machine.ledger.open_attempt(host, command.run, command.attempt)
+                if current is not None or not isinstance(command, Place):
+                    self._ask(host, command)
+            case todo.FetchDescription():
+                self.spawn(self._describe(instruction), "describe")
             case _:
                 raise TypeError(f"no such instruction: {instruction!r}")
 
@@ -246,42 +230,39 @@ class SchedulerService(Service):
             self._unpublished[state.run] = state
         return sent
 
-    def _ask(self, host: str, command: Command[Ack], run: str, attempt: int) -> None:
-        key = (command.name, host, run, attempt)
+    def _ask(self, host: str, command: Place | Stop | Forget) -> None:
+        key = (command.name, host, command.run, command.attempt)
         if key not in self._asking:
             self._asking.add(key)
             self.spawn(self._ask_host(host, command, key), command.name)
 
-    async def _ask_host(self, host: str, command: Command[Ack], key: tuple[str, str, str, int]) -> None:
-        _, _, run, attempt = key
+    async def _ask_host(self, host: str, command: Place | Stop | Forget, key: tuple[str, str, str, int]) -> None:
+        refusal: CommandRefusedError | None = None
         try:
             await self.bus.request(topics.supervisor(host), command, timeout=_ANSWER_S)
         except CommandRefusedError as error:
-            _log.warning("refused by host", host=host, command=command.name, run=run, reason=error.message)
-            if isinstance(command, Place):
-                self.feed(events.PlaceRefused(_now(), host, run, attempt, error.code, error.message))
+            refusal = error
+            _log.warning("refused by host", host=host, command=command.name, run=command.run, reason=error.message)
         except BusError:
             return
-        else:
-            if isinstance(command, Place):
-                self._counts["placed"] += 1
-                self.feed(events.PlaceAcknowledged(_now(), host, run, attempt))
-            elif isinstance(command, Stop):
-                self.feed(events.StopAcknowledged(_now(), host, run, attempt))
         finally:
             self._asking.discard(key)
+        if not isinstance(command, Forget):
+            self._counts["placed"] += isinstance(command, Place) and refusal is None
+            self.feed(events.Answered(_now(), host, command, refusal))
 
-    async def _describe(self, host: str, worker: str, profile: str, fingerprint: str) -> None:
+    async def _describe(self, wanted: todo.FetchDescription) -> None:
+        host, worker, profile = wanted.host, wanted.command.worker, wanted.command.profile
         try:
-            found = await self.bus.request(topics.supervisor(host), Describe(worker=worker, profile=profile))
+            found = await self.bus.request(topics.supervisor(host), wanted.command)
         except BusError as error:
             _log.warning("no description", host=host, worker=worker, profile=profile, reason=str(error))
             return
         try:
-            self.feed(events.DescriptionKnown(_now(), worker, profile, fingerprint, found.config_schema))
+            self.feed(events.Described(_now(), wanted.fingerprint, found))
         except Exception:
             # What a worker says of itself must never end the scheduler.
-            if self._first_time(f"description {worker}/{profile}/{fingerprint}"):
+            if self._first_time(f"description {worker}/{profile}/{wanted.fingerprint}"):
                 _log.exception("unusable description", host=host, worker=worker, profile=profile)
         self._tell_broken_schemas()
 
@@ -294,7 +275,6 @@ class SchedulerService(Service):
         """Say so; forget submissions that nobody has been promised."""
         self._say_how_it_is()
         if failure:
-            self._counts["submitted"] -= len(submitted)
             for run in submitted:
                 self.feed(events.Withdrawn(_now(), run))
 
@@ -306,32 +286,18 @@ class SchedulerService(Service):
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
-    async def _on_submit(self, command: Submit) -> Submitted:
-        spec = _as_stored(command.spec)
-        return await self._take([command.run], events.Submitted(_now(), command.run, spec), Submitted)
-
-    async def _on_submit_many(self, command: SubmitMany) -> SubmittedMany:
-        runs = {each.run: _as_stored(each.spec) for each in command.runs}
-        if len(runs) < len(command.runs):
-            raise CommandRefusedError("id_reused", "two runs of this command have the same id")
-        return await self._take(list(runs), events.SubmittedMany(_now(), tuple(runs.items())), SubmittedMany)
-
-    async def _on_rerun(self, command: Rerun) -> SubmittedMany:
-        event = events.RerunRequested(_now(), command.request, command.run, command.group)
-        return await self._take([], event, SubmittedMany)
-
-    async def _take(self, ids: list[str], event: events.Event, kind: type[Taken]) -> Taken:
-        """Feed a submission; answer once it is on disk, and refuse it if it cannot be written."""
+    async def _submit(self, command: Command[Result]) -> Result:
+        """Take runs in; answer once they are on disk, and refuse them if they cannot be written."""
         known = self.machine.ledger.runs
-        if self.writer.failure and not (ids and all(run in known for run in ids)):
+        if self.writer.failure and not all(run in known for run in _ids(command)):
             raise self._unavailable()
-        answer, turn = self.feed(event)
+        answer, turn = self._execute(command)
         # Some flaws of a schema show only when a configuration is checked.
         self._tell_broken_schemas()
         # A command that is repeated stands or falls with its first arrival, which may belong to an earlier turn.
         taken = [known[each.run] for each in getattr(answer, "runs", [answer])]
         await self.writer.settled(turn)
-        if not isinstance(answer, kind) or any(known.get(run.id) is not run for run in taken):
+        if any(known.get(run.id) is not run for run in taken):
             raise self._unavailable()
         return answer
 
@@ -339,27 +305,11 @@ class SchedulerService(Service):
         failure = self.writer.failure or "the store could not be written a moment ago"
         return CommandRefusedError("store_unavailable", f"nothing can be submitted now: {failure}")
 
-    async def _on_cancel(self, command: Cancel) -> Ack:
-        return await self._change(events.CancelRequested(_now(), command.run, command.reason))
-
-    async def _on_cancel_group(self, command: CancelGroup) -> Ack:
-        return await self._change(events.GroupCancelRequested(_now(), command.group, command.reason))
-
-    async def _on_prioritise(self, command: Prioritise) -> Ack:
-        return await self._change(events.PriorityRequested(_now(), command.run, command.group, command.priority))
-
-    async def _on_pause_queue(self, command: PauseQueue) -> Ack:
-        return await self._change(events.PauseRequested(_now(), command.paused, command.reason))
-
-    async def _on_drain(self, command: Drain) -> Ack:
-        return await self._change(events.DrainRequested(_now(), command.host, command.drained, command.reason))
-
-    async def _change(self, event: events.Event) -> Ack:
-        """Feed a request that is acknowledged once it is on disk, or told that it is not."""
-        answer, turn = self.feed(event)
+    async def _change(self, command: Command[Ack]) -> Ack:
+        """Carry out a command; acknowledge it once it is on disk, or say that it is not."""
+        answer, turn = self._execute(command)
         await self.writer.settled(turn)
-        note = answer.note if isinstance(answer, Ack) else ""
-        return Ack(note=f"{note} (not yet saved: {self.writer.failure})" if self.writer.failure else note)
+        return Ack(note=f"{answer.note} (not yet saved: {self.writer.failure})") if self.writer.failure else answer
 
     async def _on_runs(self, command: Runs) -> RunList:
         return queries.run_list(self.machine.ledger, command, time.monotonic())
@@ -391,12 +341,14 @@ class SchedulerService(Service):
         return queries.snapshot(self.machine.ledger, command, time.monotonic())
 
 
-def _as_stored(spec: RunSpec) -> RunSpec:
-    """A spec as it will be read from the store, so that equal specs stay equal."""
-    try:
-        return RunSpec.model_validate_json(spec.model_dump_json())
-    except (PydanticSerializationError, ValidationError) as error:
-        raise CommandRefusedError("invalid_config", f"the spec cannot be written as JSON: {error}") from error
+def _ids(command: Command[Any]) -> list[str]:
+    """Return the ids that a client chose for its runs; those of a rerun are not known beforehand."""
+    match command:
+        case Submit():
+            return [command.run]
+        case SubmitMany():
+            return [each.run for each in command.runs]
+    return [""]
 
 
 def _now() -> events.Instant:

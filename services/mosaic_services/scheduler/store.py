@@ -7,8 +7,6 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from mosaic_bus.commands import Decision
 from mosaic_bus.messages import (
     FINAL_STATES,
@@ -20,7 +18,7 @@ from mosaic_bus.messages import (
     RunSpec,
     RunStateName,
 )
-from mosaic_services.scheduler.errors import StoreError, StoreTooNewError
+from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.instructions import Instruction, RecordDecision, SaveAttempt, SaveRun, SaveSetting
 from mosaic_services.scheduler.model import Attempt, Ending, Key, Run
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Store", "Unsaved"]
 
-_LAYOUT = 2
+_LAYOUT = 1
 # Of each run's decisions, the first few and the newest are kept.
 DECISIONS_KEPT = 200
 _FIRST_KEPT = 20
@@ -40,12 +38,12 @@ CREATE TABLE runs (
     submitted_at REAL NOT NULL, changed_at REAL NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL, category TEXT,
     host TEXT, started_at REAL, ended_at REAL, exit_code INTEGER, detail TEXT NOT NULL,
     ending TEXT, checked TEXT NOT NULL,
-    priority INTEGER NOT NULL DEFAULT 0, after TEXT NOT NULL DEFAULT '[]', next_attempt_at REAL
+    priority INTEGER NOT NULL, after TEXT NOT NULL, next_attempt_at REAL
 ) WITHOUT ROWID;
 CREATE TABLE attempts (
     run TEXT NOT NULL, attempt INTEGER NOT NULL, host TEXT NOT NULL, cpus REAL NOT NULL, memory_mb INTEGER NOT NULL,
     placed_at REAL NOT NULL, acknowledged INTEGER NOT NULL, phase TEXT, started_at REAL, ended_at REAL,
-    outcome TEXT NOT NULL, exit TEXT, gpus TEXT NOT NULL DEFAULT '{}', resume TEXT, PRIMARY KEY (run, attempt)
+    outcome TEXT NOT NULL, exit TEXT, gpus TEXT NOT NULL, resume TEXT, PRIMARY KEY (run, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE decisions (
     run TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL, event TEXT NOT NULL, reason TEXT NOT NULL,
@@ -54,17 +52,6 @@ CREATE TABLE decisions (
 CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), count INTEGER NOT NULL);
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-# What brings a store of an earlier layout up to the next one.
-_UPGRADES = {
-    1: """
-ALTER TABLE runs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE runs ADD COLUMN after TEXT NOT NULL DEFAULT '[]';
-ALTER TABLE runs ADD COLUMN next_attempt_at REAL;
-ALTER TABLE attempts ADD COLUMN gpus TEXT NOT NULL DEFAULT '{}';
-ALTER TABLE attempts ADD COLUMN resume TEXT;
-CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-""",
-}
 
 
 @dataclass(slots=True)
@@ -137,11 +124,10 @@ class Store:
         self._writer.execute("PRAGMA journal_mode=WAL")
         self._writer.execute("PRAGMA synchronous=FULL")
         (layout,) = self._writer.execute("PRAGMA user_version").fetchone()
-        if layout > _LAYOUT:
-            raise StoreTooNewError(str(self.path), layout, _LAYOUT)
-        steps = [_UPGRADES[each] for each in range(layout, _LAYOUT)] if layout else [_TABLES]
-        if layout < _LAYOUT:
-            self._writer.executescript(f"BEGIN IMMEDIATE; {''.join(steps)} PRAGMA user_version={_LAYOUT}; COMMIT;")
+        if layout == 0:
+            self._writer.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={_LAYOUT}; COMMIT;")
+        elif layout != _LAYOUT:
+            raise StoreError(str(self.path), f"it has layout {layout}, this version reads {_LAYOUT}")
 
     def close(self) -> None:
         """Close both connections."""
@@ -302,13 +288,5 @@ def _read_attempt(row: sqlite3.Row) -> Attempt:
         started_at=row["started_at"],
         ended_at=row["ended_at"],
         outcome=row["outcome"],
-        exit=_read_exit(row["exit"]) if row["exit"] else None,
+        exit=ExitReport.model_validate_json(row["exit"]) if row["exit"] else None,
     )
-
-
-def _read_exit(text: str) -> ExitReport | None:
-    try:
-        return ExitReport.model_validate_json(text)
-    except ValidationError:
-        # Earlier versions took times that are no numbers; what became of the run is in its own row.
-        return None

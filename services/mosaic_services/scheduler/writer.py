@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus.commands import Decision
 from mosaic_services.scheduler.errors import StoreError
-from mosaic_services.scheduler.instructions import Instruction, Publish
+from mosaic_services.scheduler.instructions import Instruction, Publish, SaveRun
 from mosaic_services.scheduler.store import Unsaved
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class Writer:
         self.turn = Turn()
         self.unsaved = Unsaved()
         self.failure = ""
+        # Counters: transactions, and runs that were submitted and are on disk.
         self.commits = 0
+        self.submitted = 0
         self._store = store
         self._release = release
         self._failed = failed
@@ -52,6 +54,8 @@ class Writer:
         """Take an instruction into the current turn."""
         if not self.turn.unsaved.add(instruction):
             self.turn.outputs.append(instruction)
+        elif isinstance(instruction, SaveRun) and instruction.new:
+            self.turn.submitted.append(instruction.run.id)
         self._dirty.set()
 
     async def settled(self, turn: Turn) -> None:
@@ -90,6 +94,7 @@ class Writer:
                 self._fail(turn, str(error))
                 return
             self.commits += 1
+            self.submitted += len(turn.submitted)
             self.unsaved = Unsaved()
             if self.failure:
                 self.failure = ""
