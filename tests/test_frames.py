@@ -18,7 +18,7 @@ from mosaic_bus.errors import LayoutError, StaleFrameError
 from mosaic_bus.frames import Frame, FrameReader
 from mosaic_bus.messages import FrameHandle
 from mosaic_worker.errors import FrameError
-from mosaic_worker.frames import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter
 
 # A picture whose first four bytes are the checksum of the rest: whoever gets a torn one can tell.
 CHECKSUM_BYTES = 4
@@ -46,7 +46,7 @@ WRITE = """
 import sys
 sys.path[:0] = {path!r}
 from test_frames import marked
-from mosaic_worker.frames import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter
 writer = FrameWriter({folder!r})
 number = 0
 while number != {count}:
@@ -248,7 +248,7 @@ def test_a_slot_in_which_the_writer_was_killed_is_never_returned(folder):
     """The writer kills itself when the pixels of picture 6 are there and its figures are not."""
     code = (
         "import os, sys; sys.path[:0] = sys.argv[2:]; from test_frames import marked; "
-        "from mosaic_worker.frames import FrameWriter; "
+        "from mosaic_worker.frames.ring import FrameWriter; "
         "wall = lambda: os.kill(os.getpid(), 9) if writer.published == 6 else float(writer.published); "
         "writer = FrameWriter(sys.argv[1], wall=wall); "
         "[writer.write(marked(number, (8, 8, 3))) for number in range(9)]"
@@ -311,7 +311,7 @@ def test_a_ring_that_is_cut_under_a_reader_is_said_to_be_and_does_not_kill_it(fo
 @pytest.mark.parametrize("left", [0, 300])
 def test_a_ring_that_is_cut_under_its_writer_is_begun_anew(folder, processes, left):
     code = (
-        "import os, sys; import numpy as np; from mosaic_worker.frames import FrameWriter; "
+        "import os, sys; import numpy as np; from mosaic_worker.frames.ring import FrameWriter; "
         "writer = FrameWriter(sys.argv[1]); writer.write(np.zeros((8, 8, 3), np.uint8)); "
         "os.truncate(writer.path, int(sys.argv[2])); writer.write(np.full((8, 8, 3), 5, np.uint8)); "
         "os.truncate(writer.path, int(sys.argv[2])); writer.close()"

@@ -12,7 +12,7 @@ import pytest
 from stack import ROOT
 
 from mosaic_bus.frames import FrameReader
-from mosaic_worker.frames import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter
 
 # The reader and the writer as they are, each with its one need (numpy) and without the packages around them.
 BOTH_SIDES = """
@@ -22,7 +22,7 @@ for name, place in (("mosaic_bus", sys.argv[2]), ("mosaic_worker", sys.argv[3]))
     package.__path__ = [place + "/" + name]
     sys.modules[name] = package
 from mosaic_bus.frames import FrameReader
-from mosaic_worker.frames import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter
 with FrameReader(sys.argv[1] + "/main.ring") as reader:
     frame = reader.latest()
 FrameWriter(sys.argv[1], "back").write(frame.picture[::-1], step=frame.step + 1, last_reward=frame.last_reward)

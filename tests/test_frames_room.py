@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mosaic_worker.errors import FrameError
-from mosaic_worker.frames import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter
 
 
 def test_no_room_is_a_clear_error_before_anything_is_made(tmp_path, monkeypatch):
@@ -27,7 +27,7 @@ def test_no_room_is_a_clear_error_before_anything_is_made(tmp_path, monkeypatch)
 def test_room_that_cannot_be_had_after_all_is_a_clear_error_and_nothing_is_left(tmp_path):
     """What the file system said was there is refused when it is asked for: here by a limit, elsewhere by a quota."""
     code = (
-        "import resource, sys; import numpy as np; from mosaic_worker.frames import FrameWriter; "
+        "import resource, sys; import numpy as np; from mosaic_worker.frames.ring import FrameWriter; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
         "FrameWriter(sys.argv[1]).write(np.zeros((480, 640, 3), np.uint8))"
     )
@@ -44,7 +44,7 @@ def test_a_small_shared_memory_gets_what_fits_and_a_clear_error_for_the_rest():
 import os
 import numpy as np
 from mosaic_worker.errors import FrameError
-from mosaic_worker.frames import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter
 print("ready", flush=True)
 writer = FrameWriter("/dev/shm")
 for side in (84, 480, 3000):

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from mosaic_worker.fastlane import FastLane, FastLaneSettings
+from mosaic_worker.frames.fastlane import FastLane, FastLaneSettings
 
 ENVS = {"none": 1, "off": 1, "single": 1, "none4": 4, "grid": 4}
 

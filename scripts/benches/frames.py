@@ -38,7 +38,7 @@ import numpy as np
 from _frames_reader import Sealed
 
 from mosaic_services.environments import build, read_recipe
-from mosaic_worker.frames import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from mosaic_services.attempt_folder import AttemptKey
 from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.pictures import Lease, Pictures
-from mosaic_worker.frames import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter
 
 KEY = AttemptKey("01K5A0Q4T1M7Z8V9W2X3Y4B5C6", 1)
 

@@ -40,7 +40,7 @@ _ANSWER_S = 2.0
 _UNUSED_S = 600.0
 # One that was of no use is not tried again for a while, since each try costs what it was to save.
 _PAUSE_S = 600.0
-# What processes can write their command line and mark into (`mosaic_worker.title`).
+# What processes can write their command line and mark into (`mosaic_worker.process_title`).
 _ROOM = 1024
 # Set for each attempt, and read by libraries when they are first used, not when they are imported.
 _READ_LATE = ("MOSAIC_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")

@@ -6,12 +6,12 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from mosaic_worker.config import near
-from mosaic_worker.picture_config import PictureConfig
+from mosaic_worker.frames.settings import FrameConfig
 
 __all__ = ["BaselineConfig"]
 
 
-class BaselineConfig(PictureConfig):
+class BaselineConfig(FrameConfig):
     """A run of a fixed agent for a number of episodes. Episode i is reset with seed + i."""
 
     agent: Literal["random", "passive"] = Field(

@@ -13,7 +13,7 @@ from baseline_worker.agents import Agent, make_agent
 from baseline_worker.config import BaselineConfig
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError, RequestError
-from mosaic_worker.fastlane import FOLDER, FastLane
+from mosaic_worker.frames.fastlane import FOLDER, FastLane
 from mosaic_worker.interactive import InteractiveWorker, StepResult
 from mosaic_worker.spaces import space_from_json, value_from_json
 
@@ -52,7 +52,7 @@ def run(context: RunContext[BaselineConfig]) -> None:
     """Play the episodes that the config asks for and report them."""
     config, emitter, stop = context.config, context.emitter, context.stop
     lane = make_lane(context)
-    env = lane.wrap(make_env(config, render=lane.wants_pictures))
+    env = lane.wrap(make_env(config, render=lane.wants_frames))
     try:
         agent = make_agent(config.agent, env.action_space, None)
         emitter.run_started(

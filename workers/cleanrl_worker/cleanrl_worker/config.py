@@ -19,7 +19,7 @@ from cleanrl_worker.problems import parameter_problems, problem
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.schema import complete
 from mosaic_worker.config import InputPath, WorkerConfig, near
-from mosaic_worker.picture_config import PictureFields
+from mosaic_worker.frames.settings import FrameFields
 
 __all__ = ["CleanRLExtras", "CleanRLWorkerConfig", "Mode", "Stage"]
 
@@ -49,7 +49,7 @@ class Stage(BaseModel):
     )
 
 
-class CleanRLExtras(PictureFields):
+class CleanRLExtras(FrameFields):
     """Everything beside the five fields; a run needs none of it."""
 
     mode: Literal["train", "resume_training", "policy_eval", "interactive", "script"] = Field(

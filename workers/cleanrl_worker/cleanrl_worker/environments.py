@@ -13,8 +13,8 @@ from cleanrl_worker.checks import require_registered, text_of
 from cleanrl_worker.config import CleanRLWorkerConfig, Stage
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError
-from mosaic_worker.fastlane import FOLDER, FastLane
-from mosaic_worker.picture_config import RecordSettings
+from mosaic_worker.frames.fastlane import FOLDER, FastLane
+from mosaic_worker.frames.settings import RecordSettings
 
 __all__ = ["EpisodeTap", "check_for_ppo", "check_stages", "fit_to_agent", "make", "make_lane"]
 

@@ -27,7 +27,7 @@ from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make
 from cleanrl_worker.model_files import find_model
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from mosaic_worker.errors import ConfigError, RequestError
-from mosaic_worker.fastlane import FastLane
+from mosaic_worker.frames.fastlane import FastLane
 from mosaic_worker.spaces import space_from_json
 
 __all__ = ["OurPolicy", "Policy", "ScriptPolicy", "load_policy"]
@@ -116,7 +116,7 @@ class OurPolicy(Policy):
 
     def make_env(self, lane: FastLane, index: int, gamma: float = 1.0) -> tuple[gymnasium.Env[Any, Any], EpisodeTap]:
         """Make an environment and see to it that the agent fits."""
-        tap = EpisodeTap(lane.wrap(make(self.env_id, render=lane.wants_pictures), index), gamma=gamma)
+        tap = EpisodeTap(lane.wrap(make(self.env_id, render=lane.wants_frames), index), gamma=gamma)
         env, _ = fit_to_agent(tap, self.env_id)
         self.require_same(env.observation_space, env.action_space, self.env_id)
         return env, tap
@@ -267,7 +267,7 @@ def _made_with(lane: FastLane, index: int, gamma: float) -> Iterator[list[Episod
     original, taps = gymnasium.make, []
 
     def tapped(given: str, **options: Any) -> EpisodeTap:
-        if lane.wants_pictures:
+        if lane.wants_frames:
             options.setdefault("render_mode", "rgb_array")
         tap = EpisodeTap(lane.wrap(original(given, **options), index), gamma=gamma)
         taps.append(tap)

@@ -91,7 +91,7 @@ class Hooks:
         self._hook_vectors("gym.vector")
         registration = importlib.import_module("gym.envs.registration")
         make = registration.make
-        without_asking = lambda _wants_pictures, *args, **kwargs: make(*args, **kwargs)  # noqa: E731
+        without_asking = lambda _wants_frames, *args, **kwargs: make(*args, **kwargs)  # noqa: E731
         registration.make = gym.make = self._reporting(make, without_asking)  # type: ignore[attr-defined]
 
     def _reporting(self, original: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,9 +180,9 @@ class Hooks:
         self._reporter.emitter.interrupt(SystemExit(_EXIT_STOPPED))
 
 
-def _make(make: Callable[..., Any], wants_pictures: bool, *args: Any, **kwargs: Any) -> Any:
+def _make(make: Callable[..., Any], wants_frames: bool, *args: Any, **kwargs: Any) -> Any:
     """Make an environment of Gymnasium: with pictures, if they are wanted and possible, and with Atari's games."""
-    if wants_pictures and kwargs.get("render_mode") is None:
+    if wants_frames and kwargs.get("render_mode") is None:
         try:
             return _make_with_atari(make, *args, **{**kwargs, "render_mode": "rgb_array"})
         except Exception:  # noqa: S110 - one that cannot render is made without, and the lane says so

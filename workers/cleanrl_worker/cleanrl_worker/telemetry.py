@@ -97,7 +97,7 @@ class Reporter:
         try:
             env.__class__ = _tapped_class(type(env), tap)
         except TypeError:  # its class cannot be derived from
-            from mosaic_worker.wrappers import wrapper_of  # noqa: PLC0415 - hardly ever needed
+            from mosaic_worker.frames.wrappers import wrapper_of  # noqa: PLC0415 - hardly ever needed
 
             env = wrapper_of(env, tap)
         return env

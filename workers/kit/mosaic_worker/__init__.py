@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from mosaic_worker.context import Resume, RunContext
     from mosaic_worker.emitter import Emitter
     from mosaic_worker.errors import ConfigError, InfrastructureError, RunCancelled, WorkerError
-    from mosaic_worker.fastlane import FastLane
+    from mosaic_worker.frames.fastlane import FastLane
+    from mosaic_worker.frames.settings import FrameConfig
     from mosaic_worker.interactive import InteractiveWorker, StepResult
     from mosaic_worker.manifest import Manifest
     from mosaic_worker.metadata import WorkerCapabilities, WorkerMetadata
-    from mosaic_worker.picture_config import PictureConfig
     from mosaic_worker.spaces import space_from_json, space_to_json, value_from_json
     from mosaic_worker.stop import Stop
 
@@ -26,11 +26,11 @@ __all__ = [
     "ConfigError",
     "Emitter",
     "FastLane",
+    "FrameConfig",
     "InfrastructureError",
     "InputPath",
     "InteractiveWorker",
     "Manifest",
-    "PictureConfig",
     "Resume",
     "RunCancelled",
     "RunContext",
@@ -50,12 +50,12 @@ __all__ = [
 _HOME = {
     "ConfigError": "errors",
     "Emitter": "emitter",
-    "FastLane": "fastlane",
+    "FastLane": "frames.fastlane",
     "InfrastructureError": "errors",
     "InputPath": "config",
     "InteractiveWorker": "interactive",
     "Manifest": "manifest",
-    "PictureConfig": "picture_config",
+    "FrameConfig": "frames.settings",
     "Resume": "context",
     "RunCancelled": "errors",
     "RunContext": "context",

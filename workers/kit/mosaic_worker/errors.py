@@ -63,7 +63,7 @@ class EventError(WorkerError):
 
 
 class FrameError(WorkerError):
-    """A picture cannot be published."""
+    """A frame cannot be published."""
 
 
 class RequestError(WorkerError):

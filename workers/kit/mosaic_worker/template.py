@@ -27,7 +27,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from mosaic_worker.title import Title, TitleError
+from mosaic_worker.process_title import Title, TitleError
 
 __all__ = ["main"]
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from mosaic_worker.config import parse_config
-from mosaic_worker.picture_config import PictureConfig
+from mosaic_worker.frames.settings import FrameConfig
 
 KIT = Path(__file__).resolve().parents[1]
 PAGE = KIT.parents[1] / "docs" / "write-a-worker.md"
-SMALLEST, PICTURES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+SMALLEST, FRAMES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def test_the_smallest_worker_of_the_documentation_runs(tmp_path):
@@ -38,9 +38,9 @@ def test_the_smallest_worker_of_the_documentation_runs(tmp_path):
 def test_the_environment_of_the_documentation_is_shown(tmp_path, monkeypatch):
     pytest.importorskip("gymnasium", reason="gymnasium is in the workers' environments")
     monkeypatch.setenv("MOSAIC_FASTLANE_DIR", str(tmp_path))
-    config = parse_config(PictureConfig, {"run_id": "r", "fastlane_video_mode": "single"}, {})
+    config = parse_config(FrameConfig, {"run_id": "r", "fastlane_video_mode": "single"}, {})
     names = {"config": config, "context": SimpleNamespace(run_dir=tmp_path, emitter=None)}
-    exec(PICTURES, names)
+    exec(FRAMES, names)
     env = names["env"]
     # CartPole itself needs pygame to render, which only the workers' environments have.
     monkeypatch.setattr(env.unwrapped, "render", lambda: np.zeros((2, 2, 3), np.uint8))

@@ -12,7 +12,7 @@ import pytest
 
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import RunCancelled
-from mosaic_worker.fastlane import FastLane, FastLaneSettings, FastLaneTelemetryWrapper, RecordSettings
+from mosaic_worker.frames.fastlane import FastLane, FastLaneSettings, FastLaneTelemetryWrapper, RecordSettings
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is in the workers' environments")
 
@@ -20,9 +20,9 @@ CLOSED = 2
 
 
 class Shown(NamedTuple):
-    """A picture as a reader finds it, with what its slot and the header say."""
+    """A frame as a reader finds it, with what its slot and the header say."""
 
-    picture: np.ndarray
+    frame: np.ndarray
     number: int
     step: int
     episode: int
@@ -53,7 +53,7 @@ class Painted(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, colour=9, shape=(4, 6, 3), length=5, reward=1.0, render_mode="rgb_array"):
-        self.picture = np.full(shape, colour, np.uint8)
+        self.frame = np.full(shape, colour, np.uint8)
         self.length, self.reward, self.render_mode = length, reward, render_mode
         self.renders, self.steps, self.is_closed = 0, 0, False
 
@@ -68,9 +68,9 @@ class Painted(gymnasium.Env):
 
     def render(self):
         self.renders += 1
-        if isinstance(self.picture, Exception):
-            raise self.picture
-        return self.picture
+        if isinstance(self.frame, Exception):
+            raise self.frame
+        return self.frame
 
     def close(self):
         self.is_closed = True
@@ -169,7 +169,7 @@ def clock():
 
 @pytest.fixture
 def lane(tmp_path, clock):
-    """Make a lane whose pictures go to a folder for this test."""
+    """Make a lane whose frames go to a folder for this test."""
 
     def make(mode="single", emitter=None, folder=tmp_path, **settings):
         given = FastLaneSettings(mode=mode, interval_ms=100, **settings)
@@ -180,7 +180,7 @@ def lane(tmp_path, clock):
 
 @pytest.fixture
 def shown(tmp_path):
-    """Read the newest picture as docs/protocol.md, part 6, says, or None if nothing was published."""
+    """Read the newest frame as docs/protocol.md, part 6, says, or None if nothing was published."""
 
     def read():
         path = tmp_path / "main.ring"
@@ -216,14 +216,14 @@ def play(env, steps):
 
 
 @pytest.mark.parametrize("mode", ["single", "grid", "off"])
-def test_without_pictures_to_give_an_environment_is_returned_as_it_is(lane, mode):
+def test_without_frames_to_give_an_environment_is_returned_as_it_is(lane, mode):
     env = Painted()
     assert lane("off").wrap(env) is env
-    assert lane(mode, folder=None).wrap(env) is env, "no folder, no pictures"
+    assert lane(mode, folder=None).wrap(env) is env, "no folder, no frames"
     assert lane("single", slot=1).wrap(env, 0) is env
     assert lane("grid", grid_limit=2).wrap(env, 2) is env
-    assert not lane("off").wants_pictures
-    assert lane("grid").wants_pictures
+    assert not lane("off").wants_frames
+    assert lane("grid").wants_frames
 
 
 def test_gymnasium_keeps_its_type_its_results_and_other_wrappers_on_top(lane, shown):
@@ -239,7 +239,7 @@ def test_gymnasium_keeps_its_type_its_results_and_other_wrappers_on_top(lane, sh
     assert info["episode"]["r"] == 2.0
     assert "FastLaneTelemetryWrapper" in str(env)
     assert top.unwrapped.np_random_seed == 5
-    assert (shown().picture == 9).all()
+    assert (shown().frame == 9).all()
 
 
 def test_who_has_a_wrapper_already_tells_a_watch(lane, shown):
@@ -273,7 +273,7 @@ def test_a_frame_is_rendered_only_when_it_is_due_and_the_clock_is_asked_once_a_s
 
 
 @pytest.mark.parametrize(("mode", "count"), [("single", 1), ("grid", 1), ("grid", 4)])
-def test_pictures_of_environments_that_draw_slowly_take_a_twentieth_of_the_time(lane, clock, mode, count):
+def test_frames_of_environments_that_draw_slowly_take_a_twentieth_of_the_time(lane, clock, mode, count):
     class Slow(Painted):
         def render(self):
             clock.now += 0.03
@@ -345,14 +345,14 @@ def test_in_mode_single_only_the_slot_is_rendered(lane, shown):
     vector.reset(seed=1)
     vector.step(np.zeros(3, int))
     assert [env.renders for env in envs] == [0, 1, 0]
-    assert (shown().picture == 20).all()
+    assert (shown().frame == 20).all()
     vector.close()
     assert shown().state == CLOSED
 
 
-def test_in_mode_grid_slot_0_tiles_unequal_grey_and_missing_pictures(lane, clock, shown):
+def test_in_mode_grid_slot_0_tiles_unequal_grey_and_missing_frames(lane, clock, shown):
     envs = [Painted(10, (4, 6, 3)), Painted(20, (2, 2)), Painted(30, (4, 4, 4)), Painted(40), Painted(50)]
-    envs[3].picture = RuntimeError("no window")
+    envs[3].frame = RuntimeError("no window")
     grid = lane("grid", grid_limit=4)
     vector = gymnasium.vector.SyncVectorEnv([lambda at=at: grid.wrap(envs[at], at) for at in range(5)])
     vector.reset(seed=1)
@@ -364,7 +364,7 @@ def test_in_mode_grid_slot_0_tiles_unequal_grey_and_missing_pictures(lane, clock
     expected[0:4, 0:6] = 10
     expected[1:3, 8:10] = 20
     expected[4:8, 1:5] = 30
-    assert (shown().picture == expected).all()
+    assert (shown().frame == expected).all()
     assert shown().step == 5, "two of slot 0, one of each that is yet to take its second step"
     assert shown().step_rate_hz == pytest.approx(4.0), "those that cannot render train, too"
     assert envs[4].renders == 0
@@ -375,14 +375,14 @@ def test_in_mode_grid_slot_0_tiles_unequal_grey_and_missing_pictures(lane, clock
 def test_a_grid_goes_on_when_the_one_that_coordinates_cannot_render(lane, clock, shown):
     grid = lane("grid")
     first, second = (grid.wrap(Painted(colour), at) for at, colour in enumerate((10, 20)))
-    first.unwrapped.picture = None
+    first.unwrapped.frame = None
     for _ in range(2):
         first.reset()
         second.reset()
         clock.now += 1
     expected = np.zeros((4, 12, 3), np.uint8)
     expected[:, 6:] = 20
-    assert (shown().picture == expected).all()
+    assert (shown().frame == expected).all()
 
 
 def test_an_environment_that_is_only_recorded_is_no_part_of_the_grid(tmp_path, clock, shown):
@@ -391,8 +391,8 @@ def test_an_environment_that_is_only_recorded_is_no_part_of_the_grid(tmp_path, c
     recorded, first = grid.wrap(Painted(1), 7), grid.wrap(Painted(2), 0)
     recorded.reset()
     first.reset()
-    assert (shown().picture == 2).all()
-    assert shown().picture.shape == (4, 6, 3)
+    assert (shown().frame == 2).all()
+    assert shown().frame.shape == (4, 6, 3)
 
 
 def test_a_tile_waits_without_rendering_for_the_one_that_publishes_the_grid(lane, clock, shown, journal):
@@ -407,7 +407,7 @@ def test_a_tile_waits_without_rendering_for_the_one_that_publishes_the_grid(lane
     clock.now += 1
     second.reset()
     first.reset()
-    assert [int(shown().picture[0, column, 0]) for column in (0, 6)] == [10, 20]
+    assert [int(shown().frame[0, column, 0]) for column in (0, 6)] == [10, 20]
     first.close()
     for _ in range(20):
         clock.now += 1
@@ -421,11 +421,11 @@ def test_a_tile_waits_without_rendering_for_the_one_that_publishes_the_grid(lane
 
 def test_a_grid_of_one_is_that_one(lane, shown):
     lane("grid").wrap(Painted(8)).reset()
-    assert shown().picture.shape == (4, 6, 3)
+    assert shown().frame.shape == (4, 6, 3)
 
 
 @pytest.mark.parametrize(("mode", "size"), [("single", (25, 50)), ("grid", (14, 28))])
-def test_large_pictures_are_made_smaller(lane, clock, shown, mode, size):
+def test_large_frames_are_made_smaller(lane, clock, shown, mode, size):
     wide = lane(mode, max_dim=64)
     envs = [wide.wrap(Painted(77, (100, 200, 3)), index) for index in range(4)]
     for _ in range(2):
@@ -433,8 +433,8 @@ def test_large_pictures_are_made_smaller(lane, clock, shown, mode, size):
             env.reset()
         clock.now += 1
     factor = 2 if mode == "grid" else 1
-    assert shown().picture.shape == (size[0] * factor, size[1] * factor, 3)
-    assert (shown().picture == 77).all()
+    assert shown().frame.shape == (size[0] * factor, size[1] * factor, 3)
+    assert (shown().frame == 77).all()
 
 
 def test_old_gym_keeps_its_api(lane, shown):
@@ -443,7 +443,7 @@ def test_old_gym_keeps_its_api(lane, shown):
     assert env.reset() == "observation"
     assert env.step("left") == ("observation", 2.0, False, {"action": "left"})
     assert inner.modes == ["rgb_array"]
-    assert (shown().picture == 50).all()
+    assert (shown().frame == 50).all()
     env.marker = "changed"
     assert (inner.marker, env.marker) == ("changed", "changed")
     assert isinstance(env, FakeOldGym)
@@ -470,7 +470,7 @@ def test_pettingzoo_parallel_ends_with_its_last_agent_and_adds_rewards(lane, clo
     clock.now += 1
     env.reset()
     assert (shown().step, shown().episode, shown().rolling_return) == (4, 1, 6.0)
-    assert (shown().picture == 60).all()
+    assert (shown().frame == 60).all()
 
 
 def test_pettingzoo_aec_counts_turns_until_the_end_and_not_the_last_goodbyes(lane, clock, shown):
@@ -482,25 +482,25 @@ def test_pettingzoo_aec_counts_turns_until_the_end_and_not_the_last_goodbyes(lan
     clock.now += 1
     env.reset()
     assert (shown().step, shown().episode, shown().rolling_return) == (4, 1, 6.0)
-    assert (shown().picture == 70).all()
+    assert (shown().frame == 70).all()
 
 
 @pytest.mark.parametrize(
-    ("picture", "reason"),
+    ("frame", "reason"),
     [
         (None, "it rendered None"),
         ("ansi", "it rendered a str, not an array of pixels"),
-        (np.zeros((4, 4, 3)), r"it rendered float64 \(4, 4, 3\); a picture is height × width"),
+        (np.zeros((4, 4, 3)), r"it rendered float64 \(4, 4, 3\); a frame is height × width"),
         (np.zeros((4, 4, 2), np.uint8), r"uint8 \(4, 4, 2\)"),
         (np.zeros((0, 4, 3), np.uint8), r"uint8 \(0, 4, 3\)"),
         (np.zeros(7, np.uint8), r"uint8 \(7,\)"),
         (RuntimeError("no display"), "render raised RuntimeError: no display"),
     ],
 )
-def test_what_is_no_picture_is_said_once_and_training_goes_on(lane, clock, journal, shown, picture, reason):
+def test_what_is_no_frame_is_said_once_and_training_goes_on(lane, clock, journal, shown, frame, reason):
     emitter, lines = journal
     env = lane(emitter=emitter).wrap(inner := Painted())
-    inner.picture = picture
+    inner.frame = frame
     env.reset()
     for _ in range(20):
         clock.now += 1
@@ -509,7 +509,7 @@ def test_what_is_no_picture_is_said_once_and_training_goes_on(lane, clock, journ
     assert shown() is None
     (line,) = lines()
     assert (line["event"], line["level"]) == ("log", "warning")
-    assert line["message"].startswith("no pictures of environment 0: ")
+    assert line["message"].startswith("no frames of environment 0: ")
     assert re.search(reason, line["message"])
     env.close()
     assert inner.is_closed
@@ -525,13 +525,13 @@ def test_an_environment_made_without_render_mode_is_told_what_to_do(lane, capsys
 
 def test_a_cancelled_run_is_not_taken_for_a_render_error(lane):
     env = lane().wrap(inner := Painted())
-    inner.picture = RunCancelled("SIGTERM")
+    inner.frame = RunCancelled("SIGTERM")
     with pytest.raises(RunCancelled):
         env.reset()
 
 
 @pytest.mark.parametrize("kind", ["gymnasium", "old gym", "parallel", "aec"])
-def test_a_step_that_pictures_do_not_understand_is_said_once_and_training_goes_on(lane, journal, shown, kind):
+def test_a_step_that_frames_do_not_understand_is_said_once_and_training_goes_on(lane, journal, shown, kind):
     emitter, lines = journal
     inner = {"gymnasium": Painted, "old gym": FakeOldGym, "parallel": FakeParallel, "aec": FakeAec}[kind]()
     env = lane(emitter=emitter).wrap(inner)
@@ -542,45 +542,43 @@ def test_a_step_that_pictures_do_not_understand_is_said_once_and_training_goes_o
     for _ in range(3):
         assert env.step(0) is (None if kind == "aec" else strange)
     (line,) = lines()
-    assert line["message"].startswith("no more pictures of environment 0: ")
+    assert line["message"].startswith("no more frames of environment 0: ")
     assert shown().state == CLOSED
     env.close()
 
 
 @pytest.mark.parametrize("mode", ["single", "grid"])
-def test_whatever_goes_wrong_with_pictures_is_said_once_and_training_goes_on(lane, clock, journal, monkeypatch, mode):
+def test_whatever_goes_wrong_with_frames_is_said_once_and_training_goes_on(lane, clock, journal, monkeypatch, mode):
     def fail(*_, **__):
         raise MemoryError("no room for tiles")
 
-    monkeypatch.setattr("mosaic_worker.fastlane.shrink", fail)
+    monkeypatch.setattr("mosaic_worker.frames.fastlane.shrink", fail)
     emitter, lines = journal
     watch = lane(mode, emitter=emitter).watch(inner := Painted())
     for over in (False, True) * 3:
         clock.now += 1
         watch.began(None)
         watch.stepped(1.0, over)
-    assert [line["message"] for line in lines()] == [
-        "no more pictures of environment 0: MemoryError: no room for tiles"
-    ]
+    assert [line["message"] for line in lines()] == ["no more frames of environment 0: MemoryError: no room for tiles"]
     assert inner.renders == 1
     watch.close()
 
 
-def test_a_run_cancelled_while_a_picture_is_published_is_cancelled(lane, clock, monkeypatch):
+def test_a_run_cancelled_while_a_frame_is_published_is_cancelled(lane, clock, monkeypatch):
     def cancel(*_, **__):
         raise RunCancelled("SIGTERM")
 
     env = lane().wrap(Painted())
     env.reset()
     clock.now += 1
-    monkeypatch.setattr("mosaic_worker.fastlane.shrink", cancel)
+    monkeypatch.setattr("mosaic_worker.frames.fastlane.shrink", cancel)
     with pytest.raises(RunCancelled):
         env.step(0)
     with pytest.raises(RunCancelled):
         env.reset()
 
 
-def test_no_room_for_pictures_is_said_once_and_training_goes_on(lane, clock, journal, monkeypatch):
+def test_no_room_for_frames_is_said_once_and_training_goes_on(lane, clock, journal, monkeypatch):
     emitter, lines = journal
     full = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full)  # a fake: shared memory cannot be filled up for a test
@@ -591,7 +589,7 @@ def test_no_room_for_pictures_is_said_once_and_training_goes_on(lane, clock, jou
         play(env, 1)
     assert inner.renders == 1
     (line,) = lines()
-    assert "no live pictures: " in line["message"]
+    assert "no live frames: " in line["message"]
     assert "0 bytes free" in line["message"]
 
 
@@ -599,7 +597,7 @@ def test_a_folder_that_is_gone_does_not_disturb_training(lane, tmp_path, capsys)
     env = lane(folder=tmp_path / "gone").wrap(Painted())
     env.reset()
     play(env, 3)
-    assert "no live pictures" in capsys.readouterr().err
+    assert "no live frames" in capsys.readouterr().err
 
 
 def test_an_environment_wrapped_after_the_first_was_closed_goes_on_with_the_stream(lane, shown):
@@ -610,7 +608,7 @@ def test_an_environment_wrapped_after_the_first_was_closed_goes_on_with_the_stre
         env.close()
     last = shown()
     assert (last.number, last.epoch, last.state) == (1, 2, CLOSED)
-    assert (last.picture == 2).all()
+    assert (last.frame == 2).all()
 
 
 def test_the_last_of_two_with_the_same_index_is_shown(lane, clock, shown):
@@ -622,7 +620,7 @@ def test_the_last_of_two_with_the_same_index_is_shown(lane, clock, shown):
     old.close()
     assert first.renders == 0
     assert shown().state != CLOSED
-    assert (shown().picture == 2).all()
+    assert (shown().frame == 2).all()
 
 
 def test_a_copy_of_an_environment_is_not_watched(lane, clock, shown):
@@ -657,7 +655,7 @@ def test_a_forked_child_leaves_its_parents_writer_alone(lane, clock, shown, capf
     clock.now += 1
 
     def child():
-        env.unwrapped.picture[:] = 2
+        env.unwrapped.frame[:] = 2
         play(env, 10)  # the environment of the parent
         another = one.wrap(Painted(3))  # one of its own
         another.reset()
@@ -680,7 +678,7 @@ def test_a_forked_child_publishes_what_its_parent_does_not(lane, shown):
     one.wrap(Painted(1)).close()  # as AsyncVectorEnv does to learn the spaces
 
     assert in_fork(lambda: one.wrap(Painted(3)).reset() and None) == 0
-    assert (shown().picture == 3).all()
+    assert (shown().frame == 3).all()
 
 
 class Several:

@@ -20,7 +20,7 @@ emitter = Emitter(1)
 info = {"x": np.float64("nan")}
 emitter.step(np.int64(3), reward=np.float32(0.5), terminated=np.bool_(True), action=np.arange(3), info=info)
 emitter.scalars(np.int32(4), {"loss": np.float32("inf")})
-from mosaic_worker.fastlane import FastLane, FastLaneSettings, RecordSettings
+from mosaic_worker.frames.fastlane import FastLane, FastLaneSettings, RecordSettings
 from pathlib import Path
 
 class Env:

@@ -109,7 +109,9 @@ def publish_frames(context: RunContext[StressConfig]) -> None:
         return
     if config.frames_by_child and os.fork():
         return
-    from mosaic_worker.frames import FrameWriter  # numpy takes a moment, which runs without pictures are to be spared
+    from mosaic_worker.frames.ring import (
+        FrameWriter,  # numpy takes a moment, which runs without pictures are to be spared
+    )
 
     time.sleep(config.frames_after_s)
     writers = [FrameWriter(folder, stream) for stream in config.frame_streams]

@@ -121,7 +121,7 @@ def run_training(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
     lane = make_lane(context, VIDEOS)
 
     def make_env(index: int, on_end: OnEnd) -> tuple[gymnasium.Env[Any, Any], str]:
-        env = lane.wrap(make(plan.env_id, render=lane.wants_pictures), index)
+        env = lane.wrap(make(plan.env_id, render=lane.wants_frames), index)
         return fit_to_agent(EpisodeTap(env, on_end), plan.env_id)
 
     return train(context, plan, make_env)

@@ -189,7 +189,7 @@ def _train(context: RunContext[CleanRLWorkerConfig], plan: Plan[Args], stages: l
     def make_env(index: int, on_end: OnEnd) -> tuple[gymnasium.Env[Any, Any], str]:
         def make_stage(stage: int) -> gymnasium.Env[Any, Any]:
             env_id = stages[stage].env_id
-            return fit_to_agent(make(env_id, render=lane.wants_pictures), env_id)[0]
+            return fit_to_agent(make(env_id, render=lane.wants_frames), env_id)[0]
 
         task = BabyAITaskWrapper(curriculum, make_stage, plan.args.seed + index)
         return fit_to_agent(EpisodeTap(lane.wrap(task, index), on_end), stages[0].env_id)

@@ -8,14 +8,14 @@ import zlib
 import numpy as np
 import pytest
 
-from mosaic_worker.apng import encode
 from mosaic_worker.emitter import Emitter
-from mosaic_worker.fastlane import FastLane, FastLaneSettings
-from mosaic_worker.picture_config import RecordSettings
+from mosaic_worker.frames.apng import encode
+from mosaic_worker.frames.fastlane import FastLane, FastLaneSettings
+from mosaic_worker.frames.settings import RecordSettings
 
 
 def decode(data):
-    """Decode an animated PNG of 8-bit RGB without filters, by the specification: pictures and seconds of each."""
+    """Decode an animated PNG of 8-bit RGB without filters, by the specification: frames and seconds of each."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     chunks, at = [], 8
     while at < len(data):
@@ -30,7 +30,7 @@ def decode(data):
     assert rest == [8, 2, 0, 0, 0]
     count, plays = struct.unpack(">II", chunks[1][1])
     assert plays == 0
-    canvas, pictures, seconds, numbers = np.zeros((height, width, 3), np.uint8), [], [], []
+    canvas, frames, seconds, numbers = np.zeros((height, width, 3), np.uint8), [], [], []
     for kind, body in chunks[2:-1]:
         if kind == b"fcTL":
             number, w, h, x, y, shown, of, dispose, blend = struct.unpack(">IIIIIHHBB", body)
@@ -45,10 +45,10 @@ def decode(data):
         assert not lines[:, 0].any()
         canvas = canvas.copy()
         canvas[y : y + h, x : x + w] = lines[:, 1:].reshape(h, w, 3)
-        pictures.append(canvas)
+        frames.append(canvas)
     assert numbers == list(range(2 * count - 1))
-    assert len(pictures) == count
-    return pictures, seconds
+    assert len(frames) == count
+    return frames, seconds
 
 
 class Numbered:
@@ -74,9 +74,9 @@ class Numbered:
         self.renders += 1
         if self.broken:
             raise RuntimeError("the window was closed")
-        picture = np.zeros(self.shape, np.uint8)
-        picture[1, 2] = self.steps % 256
-        return picture
+        frame = np.zeros(self.shape, np.uint8)
+        frame[1, 2] = self.steps % 256
+        return frame
 
     def close(self):
         pass
@@ -95,7 +95,7 @@ def record(run_dir):
 
     def play(env, settings, episodes, seed=100):
         lane = FastLane(FastLaneSettings(), None, record=settings, run_dir=run_dir, emitter=Emitter(fd))
-        assert lane.wants_pictures
+        assert lane.wants_frames
         wrapped = lane.wrap(env)
         for episode in range(episodes):
             wrapped.reset(seed=seed + episode)
@@ -111,11 +111,11 @@ def record(run_dir):
 
 def test_an_animated_png_comes_back_pixel_by_pixel():
     rng = np.random.default_rng(0)
-    pictures = [rng.integers(0, 256, (5, 7, 3), dtype=np.uint8) for _ in range(3)]
-    pictures += [pictures[-1].copy(), pictures[-1].copy()]
-    pictures[-1][2, 3] ^= 255
-    decoded, seconds = decode(encode(pictures, 0.05))
-    assert [(one == two).all() for one, two in zip(decoded, pictures, strict=True)] == [True] * 5
+    frames = [rng.integers(0, 256, (5, 7, 3), dtype=np.uint8) for _ in range(3)]
+    frames += [frames[-1].copy(), frames[-1].copy()]
+    frames[-1][2, 3] ^= 255
+    decoded, seconds = decode(encode(frames, 0.05))
+    assert [(one == two).all() for one, two in zip(decoded, frames, strict=True)] == [True] * 5
     assert seconds == [0.05] * 5
 
 
@@ -124,7 +124,7 @@ def test_only_what_changed_is_written_again():
     assert len(encode([noise] * 50, 0.1)) < 2 * len(encode([noise], 0.1))
 
 
-def test_pictures_of_unequal_size_share_a_canvas():
+def test_frames_of_unequal_size_share_a_canvas():
     decoded, _ = decode(encode([np.full((2, 2, 3), 9, np.uint8), np.full((4, 2, 3), 7, np.uint8)], 0.1))
     assert decoded[0][:, 0, 0].tolist() == [0, 9, 9, 0]
     assert (decoded[1] == 7).all()
@@ -132,8 +132,8 @@ def test_pictures_of_unequal_size_share_a_canvas():
 
 def test_pillow_reads_what_is_written(tmp_path):
     image = pytest.importorskip("PIL.Image", reason="Pillow comes with the services")
-    pictures = [np.full((4, 4, 3), value, np.uint8) for value in (1, 2, 3)]
-    (tmp_path / "a.png").write_bytes(encode(pictures, 0.1))
+    frames = [np.full((4, 4, 3), value, np.uint8) for value in (1, 2, 3)]
+    (tmp_path / "a.png").write_bytes(encode(frames, 0.1))
     with image.open(tmp_path / "a.png") as video:
         assert (video.is_animated, video.n_frames) == (True, 3)
         video.seek(2)
@@ -144,8 +144,8 @@ def test_every_nth_episode_is_kept_whole_and_the_others_are_not_rendered(record,
     events = record(env := Numbered([3, 4, 5, 6, 7]), RecordSettings(every=2), 5)
     assert sorted(path.name for path in (run_dir / "videos").iterdir()) == [f"episode-{n}.png" for n in (0, 2, 4)]
     assert env.renders == 4 + 6 + 8
-    pictures, seconds = decode((run_dir / "videos" / "episode-2.png").read_bytes())
-    assert [int(picture[1, 2, 0]) for picture in pictures] == [0, 1, 2, 3, 4, 5]
+    frames, seconds = decode((run_dir / "videos" / "episode-2.png").read_bytes())
+    assert [int(frame[1, 2, 0]) for frame in frames] == [0, 1, 2, 3, 4, 5]
     assert set(seconds) == {0.05}
     assert [event["event"] for event in events] == ["artifact"] * 3
     second = events[1]
@@ -169,21 +169,21 @@ def test_an_episode_can_be_kept_for_more_than_one_reason(record):
 
 def test_a_long_episode_is_thinned_and_still_shows_its_end(record, run_dir):
     record(env := Numbered([1000]), RecordSettings(every=1, max_frames=16), 1)
-    pictures, seconds = decode((run_dir / "videos" / "episode-0.png").read_bytes())
-    assert len(pictures) <= 16
+    frames, seconds = decode((run_dir / "videos" / "episode-0.png").read_bytes())
+    assert len(frames) <= 16
     assert env.renders < 200, "what is not kept is not rendered, once the episode is known to be long"
     stride = round(seconds[0] * 20)
-    assert [int(picture[1, 2, 0]) for picture in pictures[:-1]] == [
-        moment * stride % 256 for moment in range(len(pictures) - 1)
+    assert [int(frame[1, 2, 0]) for frame in frames[:-1]] == [
+        moment * stride % 256 for moment in range(len(frames) - 1)
     ]
-    assert int(pictures[-1][1, 2, 0]) == 1000 % 256
+    assert int(frames[-1][1, 2, 0]) == 1000 % 256
 
 
 @pytest.mark.parametrize(
     ("fps", "seconds"),
     [(0, 0.033), (-5, 0.033), (float("nan"), 0.033), (float("inf"), 0.033), ("fast", 0.033), (1e-320, 65.535)],
 )
-def test_a_rate_that_is_none_counts_as_thirty_pictures_a_second(record, run_dir, fps, seconds):
+def test_a_rate_that_is_none_counts_as_thirty_frames_a_second(record, run_dir, fps, seconds):
     env = Numbered([2, 2])
     env.metadata = {"render_fps": fps}
     events = record(env, RecordSettings(every=1), 2)
@@ -191,10 +191,10 @@ def test_a_rate_that_is_none_counts_as_thirty_pictures_a_second(record, run_dir,
     assert set(decode((run_dir / "videos" / "episode-1.png").read_bytes())[1]) == {seconds}
 
 
-def test_large_pictures_are_recorded_smaller(record, run_dir):
+def test_large_frames_are_recorded_smaller(record, run_dir):
     record(Numbered([2], shape=(300, 600, 3)), RecordSettings(every=1, max_dim=100), 1)
-    pictures, _ = decode((run_dir / "videos" / "episode-0.png").read_bytes())
-    assert pictures[0].shape == (50, 100, 3)
+    frames, _ = decode((run_dir / "videos" / "episode-0.png").read_bytes())
+    assert frames[0].shape == (50, 100, 3)
 
 
 def test_an_episode_cut_short_by_a_reset_is_not_kept(record, run_dir):
@@ -226,7 +226,7 @@ def test_a_folder_that_cannot_be_written_ends_recording_and_not_the_run(record, 
     assert env.renders == 4
 
 
-def test_only_the_slot_is_recorded_and_live_pictures_use_the_same_rendering(run_dir):
+def test_only_the_slot_is_recorded_and_live_frames_use_the_same_rendering(run_dir):
     settings = FastLaneSettings(mode="single", slot=1, interval_ms=1)
     now = iter(range(10**6))
     lane = FastLane(settings, run_dir, record=RecordSettings(every=1), run_dir=run_dir, clock=lambda: float(next(now)))

@@ -1,6 +1,6 @@
 """Keeps episodes as videos: every n-th, the best so far, the worst so far.
 
-The pictures of an episode are held in memory until it ends, at most so many: when there are more, every second one is
+The frames of an episode are held in memory until it ends, at most so many: when there are more, every second one is
 dropped and from then on only every second moment is looked at. What nobody wants is dropped with the next episode.
 """
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mosaic_worker.apng import encode
 from mosaic_worker.emitter import Emitter
-from mosaic_worker.picture_config import RecordSettings
-from mosaic_worker.pictures import Picture, shrink
+from mosaic_worker.frames.apng import encode
+from mosaic_worker.frames.pixels import Frame, shrink
+from mosaic_worker.frames.settings import RecordSettings
 
 __all__ = ["FOLDER", "Recorder"]
 
@@ -22,7 +22,7 @@ FOLDER = "videos"
 
 
 class Recorder:
-    """Collects the pictures of one environment's episodes and writes those that are wanted."""
+    """Collects the frames of one environment's episodes and writes those that are wanted."""
 
     def __init__(
         self, settings: RecordSettings, run_dir: Path, emitter: Emitter | None, say: Callable[[str], None]
@@ -36,7 +36,7 @@ class Recorder:
         self._say = say
         self._episode = 0
         self._seed: int | None = None
-        self._pictures: list[Picture] = []
+        self._frames: list[Frame] = []
         self._stride = 1
         self._moment = -1
         self._best = -math.inf
@@ -47,19 +47,19 @@ class Recorder:
         settings = self._settings
         self._episode, self._seed = episode, seed
         self.recording = settings.best or settings.worst or self._is_nth()
-        self._pictures, self._stride, self._moment = [], 1, -1
+        self._frames, self._stride, self._moment = [], 1, -1
 
     def wants(self, *, over: bool) -> bool:
-        """Count a moment of the episode; True if a picture of it is to be added."""
+        """Count a moment of the episode; True if a frame of it is to be added."""
         self._moment += 1
         return over or self._moment % self._stride == 0
 
-    def add(self, picture: Picture) -> None:
-        """Keep a copy of a picture, no larger than allowed."""
-        if len(self._pictures) >= self._settings.max_frames:
-            del self._pictures[1::2]
+    def add(self, frame: Frame) -> None:
+        """Keep a copy of a frame, no larger than allowed."""
+        if len(self._frames) >= self._settings.max_frames:
+            del self._frames[1::2]
             self._stride *= 2
-        self._pictures.append(np.array(shrink(picture, self._settings.max_dim)))
+        self._frames.append(np.array(shrink(frame, self._settings.max_dim)))
 
     def end(self, episode_return: float, step: int) -> None:
         """The episode is over: write it if it is wanted, and report it."""
@@ -70,11 +70,11 @@ class Recorder:
         if self._settings.worst and episode_return < self._worst:
             self._worst = episode_return
             wanted["worst"] = "worst.png"
-        pictures, self._pictures = self._pictures, []
+        frames, self._frames = self._frames, []
         self.recording = False
-        if wanted and pictures:
+        if wanted and frames:
             try:
-                self._write(wanted, pictures, episode_return, step)
+                self._write(wanted, frames, episode_return, step)
             except OSError as error:
                 self._say(f"no more videos: {self._run_dir / FOLDER}: {error.strerror}")
                 self._settings = RecordSettings()
@@ -82,8 +82,8 @@ class Recorder:
     def _is_nth(self) -> bool:
         return self._settings.every is not None and self._episode % self._settings.every == 0
 
-    def _write(self, wanted: dict[str, str], pictures: list[Picture], episode_return: float, step: int) -> None:
-        video = encode(pictures, self._stride / self.fps)
+    def _write(self, wanted: dict[str, str], frames: list[Frame], episode_return: float, step: int) -> None:
+        video = encode(frames, self._stride / self.fps)
         (self._run_dir / FOLDER).mkdir(exist_ok=True)
         for why, name in wanted.items():
             path = self._run_dir / FOLDER / name

@@ -72,7 +72,7 @@ class FastLaneTelemetryWrapper:
         return result
 
     def close(self) -> Any:
-        """Close the environment and its pictures."""
+        """Close the environment and its frames."""
         self.watch.close()
         return self.env.close()
 
@@ -193,7 +193,7 @@ def wrapper_of(env: Any, watch: Watcher) -> Any:
 
 
 def render(env: Any) -> Any:
-    """Ask an environment of any kind for a picture of itself."""
+    """Ask an environment of any kind for a frame of itself."""
     mode = getattr(env, "render_mode", None)
     if mode == "rgb_array":
         return env.render()
@@ -201,7 +201,7 @@ def render(env: Any) -> Any:
         return env.render(mode="rgb_array")
     except TypeError as error:
         raise FrameError(
-            f'its render_mode is {mode!r}; make it with render_mode="rgb_array" to get pictures ({error})'
+            f'its render_mode is {mode!r}; make it with render_mode="rgb_array" to get frames ({error})'
         ) from error
 
 

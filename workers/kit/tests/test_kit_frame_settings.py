@@ -1,14 +1,14 @@
-"""Pictures are asked for by config or by variables, and what is not allowed is refused by name."""
+"""Frames are asked for by config or by variables, and what is not allowed is refused by name."""
 
 import pytest
 
 from mosaic_worker.config import parse_config
 from mosaic_worker.errors import ConfigError
-from mosaic_worker.picture_config import FastLaneSettings, PictureConfig, RecordSettings
+from mosaic_worker.frames.settings import FastLaneSettings, FrameConfig, RecordSettings
 
 
 def config(**fields):
-    return parse_config(PictureConfig, {"run_id": "r", **fields}, {})
+    return parse_config(FrameConfig, {"run_id": "r", **fields}, {})
 
 
 def test_nothing_is_on_by_default():

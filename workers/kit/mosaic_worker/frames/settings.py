@@ -1,4 +1,4 @@
-"""How a run's pictures are asked for: live ones (FastLane) and videos of episodes, from a config or the environment."""
+"""How a run's frames are asked for: live ones (FastLane) and videos of episodes, from a config or the environment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mosaic_worker.config import WorkerConfig, describe
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["FastLaneSettings", "PictureConfig", "PictureFields", "RecordSettings"]
+__all__ = ["FastLaneSettings", "FrameConfig", "FrameFields", "RecordSettings"]
 
 RECORD = "MOSAIC_RECORD"
 _VARIABLES = {
@@ -29,7 +29,7 @@ MaxDim = Annotated[int, Field(ge=16, le=4096)]
 
 
 class FastLaneSettings(BaseModel):
-    """Which environments of a run show live pictures, how often and how large."""
+    """Which environments of a run show live frames, how often and how large."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ class FastLaneSettings(BaseModel):
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """Which episodes become videos, and what they may cost: at most `max_frames` pictures are held in memory."""
+    """Which episodes become videos, and what they may cost: at most `max_frames` frames are held in memory."""
 
     every: int | None = None
     best: bool = False
@@ -96,18 +96,18 @@ class RecordSettings:
             raise ConfigError(f"{RECORD}: {text!r} is not allowed: {error}") from error
 
 
-class PictureFields(BaseModel):
-    """The fields by which a run asks for pictures, for whatever part of a config has them."""
+class FrameFields(BaseModel):
+    """The fields by which a run asks for frames, for whatever part of a config has them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fastlane_video_mode: Mode = Field(
-        default="off", description="Live pictures: of one environment (single), of several tiled (grid), or none (off)"
+        default="off", description="Live frames: of one environment (single), of several tiled (grid), or none (off)"
     )
     fastlane_slot: Slot = Field(default=0, description="Which environment is shown in mode single, and recorded")
     fastlane_grid_limit: GridLimit = Field(default=4, description="How many environments are tiled in mode grid")
-    fastlane_interval_ms: IntervalMs = Field(default=33, description="At most one picture in so many milliseconds")
-    fastlane_max_dim: MaxDim = Field(default=640, description="Larger pictures are made smaller: pixels of a side")
+    fastlane_interval_ms: IntervalMs = Field(default=33, description="At most one frame in so many milliseconds")
+    fastlane_max_dim: MaxDim = Field(default=640, description="Larger frames are made smaller: pixels of a side")
     record: str = Field(
         default="", description="Episodes to keep as videos: every=N, best, worst, or several joined by commas"
     )
@@ -131,5 +131,5 @@ class PictureFields(BaseModel):
         return RecordSettings.from_environ(environ)
 
 
-class PictureConfig(WorkerConfig, PictureFields):
+class FrameConfig(WorkerConfig, FrameFields):
     """A worker's config with these fields at its top."""

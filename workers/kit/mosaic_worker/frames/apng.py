@@ -1,6 +1,6 @@
 """Writes animated PNG: a video without loss that every browser plays, and for which nothing has to be installed.
 
-After the first picture only the rectangle that changed is written, which keeps files of simulations small. The format:
+After the first frame only the rectangle that changed is written, which keeps files of simulations small. The format:
 https://www.w3.org/TR/png-3/ (chunks acTL, fcTL and fdAT).
 """
 
@@ -10,31 +10,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mosaic_worker.pictures import Picture, pad
+from mosaic_worker.frames.pixels import Frame, pad
 
 __all__ = ["encode"]
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _BITS, _RGB = 8, 2
 _FOR_EVER = 0
-_KEEP, _REPLACE = 0, 0  # what becomes of the last picture, and how the next one is put over it
+_KEEP, _REPLACE = 0, 0  # what becomes of the last frame, and how the next one is put over it
 _MOST_MS = 0xFFFF
 
 
-def encode(pictures: Sequence[Picture], seconds: float) -> bytes:
-    """Return RGB pictures as one animated PNG in which each is shown for so many seconds."""
-    pictures = pad(pictures)
-    height, width = pictures[0].shape[:2]
+def encode(frames: Sequence[Frame], seconds: float) -> bytes:
+    """Return RGB frames as one animated PNG in which each is shown for so many seconds."""
+    frames = pad(frames)
+    height, width = frames[0].shape[:2]
     show_ms = round(min(max(seconds * 1000, 1), _MOST_MS))
     header = struct.pack(">IIBBBBB", width, height, _BITS, _RGB, 0, 0, 0)
-    chunks = [_chunk(b"IHDR", header), _chunk(b"acTL", struct.pack(">II", len(pictures), _FOR_EVER))]
+    chunks = [_chunk(b"IHDR", header), _chunk(b"acTL", struct.pack(">II", len(frames), _FOR_EVER))]
     sequence = 0
-    for number, picture in enumerate(pictures):
-        top, left, bottom, right = _changed(pictures[number - 1], picture) if number else (0, 0, height, width)
+    for number, frame in enumerate(frames):
+        top, left, bottom, right = _changed(frames[number - 1], frame) if number else (0, 0, height, width)
         place = (right - left, bottom - top, left, top)
         control = struct.pack(">IIIIIHHBB", sequence, *place, show_ms, 1000, _KEEP, _REPLACE)
         chunks.append(_chunk(b"fcTL", control))
-        pixels = _compress(picture[top:bottom, left:right])
+        pixels = _compress(frame[top:bottom, left:right])
         sequence += 1
         if number == 0:
             chunks.append(_chunk(b"IDAT", pixels))
@@ -44,8 +44,8 @@ def encode(pictures: Sequence[Picture], seconds: float) -> bytes:
     return b"".join([_SIGNATURE, *chunks, _chunk(b"IEND", b"")])
 
 
-def _changed(before: Picture, after: Picture) -> tuple[int, int, int, int]:
-    """The rectangle outside which two pictures are the same (top, left, bottom, right); a pixel if they all are."""
+def _changed(before: Frame, after: Frame) -> tuple[int, int, int, int]:
+    """The rectangle outside which two frames are the same (top, left, bottom, right); a pixel if they all are."""
     differs = (before != after).any(axis=2)
     rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
     if rows.size == 0:
@@ -53,10 +53,10 @@ def _changed(before: Picture, after: Picture) -> tuple[int, int, int, int]:
     return int(rows[0]), int(columns[0]), int(rows[-1]) + 1, int(columns[-1]) + 1
 
 
-def _compress(picture: Picture) -> bytes:
-    height, width = picture.shape[:2]
+def _compress(frame: Frame) -> bytes:
+    height, width = frame.shape[:2]
     lines = np.zeros((height, 1 + width * 3), np.uint8)  # each line begins with the number of its filter: 0, none
-    lines[:, 1:] = picture.reshape(height, width * 3)
+    lines[:, 1:] = frame.reshape(height, width * 3)
     return zlib.compress(lines.tobytes())
 
 

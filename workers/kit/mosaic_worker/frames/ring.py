@@ -1,8 +1,8 @@
-"""The writing side of FastLane: pictures in shared memory, for any number of readers that the writer never notices.
+"""The writing side of FastLane: frames in shared memory, for any number of readers that the writer never notices.
 
-A stream of pictures is one file in a folder of shared memory: a header, and a few slots that are written in turn. A
-picture and its figures are in the slot together. Each slot has a lock number, odd while the slot is being written; a
-reader that finds the same even number before and after it has copied a slot has a whole picture. The layout is in
+A stream of frames is one file in a folder of shared memory: a header, and a few slots that are written in turn. A
+frame and its figures are in the slot together. Each slot has a lock number, odd while the slot is being written; a
+reader that finds the same even number before and after it has copied a slot has a whole frame. The layout is in
 `docs/protocol.md`, part 6.
 """
 
@@ -35,11 +35,11 @@ _PID, _STATE, _PUBLISHED = 7, 10, 11
 _SPARE_BYTES = 16 * 1024 * 1024
 _CHANNELS = (1, 3, 4)
 
-Picture = npt.NDArray[np.uint8]
+Frame = npt.NDArray[np.uint8]
 
 
 class FrameWriter:
-    """Writes one stream of pictures. It is the only writer of its stream, and never waits for a reader."""
+    """Writes one stream of frames. It is the only writer of its stream, and never waits for a reader."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FrameWriter:
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write to `<folder>/<stream>.ring`, which is made with the first picture."""
+        """Write to `<folder>/<stream>.ring`, which is made with the first frame."""
         self.path = Path(folder) / f"{stream}.ring"
         self.epoch = 0
         self.published = 0
@@ -62,13 +62,13 @@ class FrameWriter:
         self._header: npt.NDArray[np.uint64] = np.zeros(HEADER_BYTES // _WORD, np.uint64)
         self._ints: list[npt.NDArray[np.uint64]] = []
         self._floats: list[npt.NDArray[np.float64]] = []
-        self._pixels: list[Picture] = []
-        self._shaped: list[Picture] = []
+        self._pixels: list[Frame] = []
+        self._shaped: list[Frame] = []
         self._shape: tuple[int, ...] = ()
 
     def write(
         self,
-        picture: Any,
+        frame: Any,
         *,
         step: int = 0,
         episode: int = 0,
@@ -76,16 +76,16 @@ class FrameWriter:
         rolling_return: float = float("nan"),
         step_rate_hz: float = float("nan"),
     ) -> int:
-        """Publish a picture (height × width, or × 1, 3 or 4 channels, of uint8) with its figures; return its number."""
+        """Publish a frame (height × width, or × 1, 3 or 4 channels, of uint8) with its figures; return its number."""
         if self._is_cut():
             self._let_go()  # and begin another file
-        if picture.shape != self._shape:
-            self._fit(picture)
+        if frame.shape != self._shape:
+            self._fit(frame)
         number = self.published
         slot = number % self._slots
         ints = self._ints[slot]
         ints[0] = 2 * number + 1
-        np.copyto(self._shaped[slot], picture)
+        np.copyto(self._shaped[slot], frame)
         ints[6] = step
         ints[7] = episode
         self._floats[slot][8:13] = (self._wall(), self._clock(), last_reward, rolling_return, step_rate_hz)
@@ -98,29 +98,29 @@ class FrameWriter:
         """Say that no more will come; the file stays until whoever gave the folder removes it."""
         self._leave(CLOSED)
 
-    # How the file is made, and made anew for larger pictures.
+    # How the file is made, and made anew for larger frames.
 
-    def _fit(self, picture: Any) -> None:
-        """Make room for pictures of another shape."""
-        array = np.asarray(picture)
+    def _fit(self, frame: Any) -> None:
+        """Make room for frames of another shape."""
+        array = np.asarray(frame)
         if array.dtype != np.uint8 or array.ndim not in {2, 3} or (array.ndim == 3 and array.shape[2] not in _CHANNELS):  # noqa: PLR2004 - dimensions
             raise FrameError(
-                f"a picture is height × width, or × 1, 3 or 4 channels, of uint8; this is {array.dtype} {array.shape}"
+                f"a frame is height × width, or × 1, 3 or 4 channels, of uint8; this is {array.dtype} {array.shape}"
             )
         if array.size == 0:
-            raise FrameError(f"a picture of shape {array.shape} has no pixels")
+            raise FrameError(f"a frame of shape {array.shape} has no pixels")
         if array.nbytes > self._capacity:
             self._make_file(array.nbytes)
         height, width, channels = (*array.shape, 1)[:3]
         self._shaped = [pixels[: array.nbytes].reshape(array.shape) for pixels in self._pixels]
-        # Each slot says what it holds; the lock keeps readers away while the next picture is not there yet.
+        # Each slot says what it holds; the lock keeps readers away while the next frame is not there yet.
         for slot, ints in enumerate(self._ints):
             ints[0] = 2 * self._next_number(slot) + 1
             ints[1:6] = (height, width, channels, UINT8, array.nbytes)
         self._shape = array.shape
 
     def _next_number(self, slot: int) -> int:
-        """The number of the next picture that this slot will hold."""
+        """The number of the next frame that this slot will hold."""
         return self.published + (slot - self.published) % self._slots
 
     def _make_file(self, capacity: int) -> None:
@@ -137,9 +137,7 @@ class FrameWriter:
             mapped = mmap.mmap(file, size)
         except OSError as error:
             scratch.unlink(missing_ok=True)
-            raise FrameError(
-                f"{self.path.parent} has no room for {size} bytes of pictures: {error.strerror}"
-            ) from error
+            raise FrameError(f"{self.path.parent} has no room for {size} bytes of frames: {error.strerror}") from error
         finally:
             os.close(file)
         header = np.frombuffer(mapped, np.uint64, HEADER_BYTES // _WORD)
@@ -164,7 +162,7 @@ class FrameWriter:
         free = found.f_bavail * found.f_frsize
         if size + _SPARE_BYTES > free:
             raise FrameError(
-                f"{self.path.parent} has {free} bytes free, and {size} are needed for pictures of this size: "
+                f"{self.path.parent} has {free} bytes free, and {size} are needed for frames of this size: "
                 "use a smaller maximum dimension, or make room"
             )
 

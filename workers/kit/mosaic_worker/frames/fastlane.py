@@ -1,8 +1,8 @@
 """FastLane in a worker: wraps environments so that people can watch them while they train.
 
-A `FastLane` is one stream of pictures of one run. `lane.wrap(env, index)` returns the environment in a wrapper that
-counts steps and, when a picture is due, renders one and publishes it; or the environment itself when nobody wants
-pictures. Nothing that goes wrong with pictures ever reaches the training: it is said once, and there are none.
+A `FastLane` is one stream of frames of one run. `lane.wrap(env, index)` returns the environment in a wrapper that
+counts steps and, when a frame is due, renders one and publishes it; or the environment itself when nobody wants
+frames. Nothing that goes wrong with frames ever reaches the training: it is said once, and there are none.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ import numpy as np
 
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import FrameError, RunCancelled
-from mosaic_worker.frames import FrameWriter, require_unused
-from mosaic_worker.picture_config import FastLaneSettings, RecordSettings
-from mosaic_worker.pictures import Picture, as_rgb, columns_of, shrink, tile
-from mosaic_worker.recording import Recorder
-from mosaic_worker.wrappers import Blind, FastLaneTelemetryWrapper, render, wrapper_of
+from mosaic_worker.frames.pixels import Frame, as_rgb, columns_of, shrink, tile
+from mosaic_worker.frames.recorder import Recorder
+from mosaic_worker.frames.ring import FrameWriter, require_unused
+from mosaic_worker.frames.settings import FastLaneSettings, RecordSettings
+from mosaic_worker.frames.wrappers import Blind, FastLaneTelemetryWrapper, render, wrapper_of
 
 __all__ = ["FOLDER", "FastLane", "FastLaneSettings", "FastLaneTelemetryWrapper", "RecordSettings"]
 
 FOLDER = "MOSAIC_FASTLANE_DIR"
 _SMOOTHING = 0.1
-"""How much of a finished episode goes into the rolling return, and of a picture into what pictures cost."""
+"""How much of a finished episode goes into the rolling return, and of a frame into what frames cost."""
 _SHARE = 20
-"""Pictures that take long to draw get one part in so many of the time, all environments of a grid together."""
+"""Frames that take long to draw get one part in so many of the time, all environments of a grid together."""
 _ALONE_S = 5.0
 """How long a tile waits for the environment that publishes the grid: it may be wrapped last."""
 _NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
@@ -39,7 +39,7 @@ _NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
 
 
 class Watch:
-    """Follows one environment: counts what happens, and looks at it when a picture is due."""
+    """Follows one environment: counts what happens, and looks at it when a frame is due."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class Watch:
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
-        """Go on without pictures of this environment, and say once why."""
+        """Go on without frames of this environment, and say once why."""
         if not self._gave_up:
             self._gave_up = True
             self.close()
-            self._lane.say(f"no more pictures of environment {self.index}: {type(error).__name__}: {error}")
+            self._lane.say(f"no more frames of environment {self.index}: {type(error).__name__}: {error}")
 
     def close(self) -> None:
         """The environment is about to be closed, or not to be followed any more."""
@@ -123,7 +123,7 @@ class Watch:
         self._lane.leave(self)
 
     def mute(self) -> None:
-        """Show no more pictures."""
+        """Show no more frames."""
         self._interval = self._due = math.inf
 
     def _end(self) -> None:
@@ -137,10 +137,10 @@ class Watch:
         self._episode_return = 0.0
 
     def _look(self, *, over: bool) -> None:
-        """Take a picture, for those who watch now and for the video."""
+        """Take a frame, for those who watch now and for the video."""
         if os.getpid() != self.pid:  # a copy in a forked process: the stream and the files are its parent's
             self._lane.say(
-                f"no pictures of environment {self.index} in process {os.getpid()}: it was wrapped in {self.pid}; "
+                f"no frames of environment {self.index} in process {os.getpid()}: it was wrapped in {self.pid}; "
                 "wrap it in the process that steps it"
             )
             self.close()
@@ -156,21 +156,21 @@ class Watch:
         is_wanted = recorder is not None and recorder.wants(over=over)
         if not is_due and not is_wanted:
             return
-        picture = self._render() if self._can_render else None
+        frame = self._render() if self._can_render else None
         if is_due:
             is_first = self._shown is None
             self._measure(now)
-            self._lane.show(self, picture)
+            self._lane.show(self, frame)
             done = self._clock()
             # The first one brings the renderer up, and says nothing of how long the next ones take.
             self._due = done + (self._interval if is_first else max(self._interval, self._rest(done - now)))
-        if recorder is not None and is_wanted and picture is not None:
-            recorder.add(picture)
+        if recorder is not None and is_wanted and frame is not None:
+            recorder.add(frame)
 
     def _rest(self, took: float) -> float:
         """How long to show nothing, since the others of a grid have to be drawn in the meantime, too.
 
-        Smoothed, so that one picture that got stuck does not cost many others.
+        Smoothed, so that one frame that got stuck does not cost many others.
         """
         self._cost = took if self._cost is None else self._cost + _SMOOTHING * (took - self._cost)
         return (_SHARE * len(self._lane.partners()) - 1) * self._cost
@@ -188,28 +188,28 @@ class Watch:
             )
 
     def _measure(self, now: float) -> None:
-        """Find the rate of steps since the last picture."""
+        """Find the rate of steps since the last frame."""
         if self._shown is not None and now > self._shown[0]:
             self.rate_hz = (self.step - self._shown[1]) / (now - self._shown[0])
         self._shown = (now, self.step)
 
-    def _render(self) -> Picture | None:
+    def _render(self) -> Frame | None:
         try:
             return as_rgb(render(self._env))
         except RunCancelled:
             raise
         except Exception as error:
             reason = str(error) if isinstance(error, FrameError) else f"render raised {type(error).__name__}: {error}"
-            self._lane.say(f"no pictures of environment {self.index}: {reason}")
+            self._lane.say(f"no frames of environment {self.index}: {reason}")
         self._can_render = self._recording = False
         self._recorder = None
-        if not self._lane.is_coordinator(self.index):  # that one still has the pictures of others to publish
+        if not self._lane.is_coordinator(self.index):  # that one still has the frames of others to publish
             self.mute()
         return None
 
 
 class FastLane:
-    """The pictures of one run: wraps its environments, publishes what they show, and records episodes."""
+    """The frames of one run: wraps its environments, publishes what they show, and records episodes."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class FastLane:
         self._emitter = emitter
         self._clock = clock
         self._watches: dict[int, Watch] = {}
-        self._tiles: dict[int, Picture] = {}
+        self._tiles: dict[int, Frame] = {}
         self._writer: FrameWriter | None = None
         self._writer_pid = 0
         self._broken = False
@@ -250,12 +250,12 @@ class FastLane:
         )
 
     @property
-    def wants_pictures(self) -> bool:
+    def wants_frames(self) -> bool:
         """Whether any environment will be asked to render, so that it has to be made with render_mode="rgb_array"."""
         return self._publishes or self._record.is_on
 
     def wrap(self, env: Any, index: int = 0) -> Any:
-        """Return environment number `index` of the run in a wrapper, or as it is if it has no pictures to give.
+        """Return environment number `index` of the run in a wrapper, or as it is if it has no frames to give.
 
         Gymnasium, old gym and PettingZoo (AEC and Parallel) are recognised. If two have the same index, the last one
         that was wrapped is shown.
@@ -292,24 +292,24 @@ class FastLane:
         return self._settings.mode == "grid" and index == 0
 
     def can_show(self, watch: Watch) -> bool:
-        """Whether a picture of this environment can be published: a tile needs the publisher of the grid beside it."""
+        """Whether a frame of this environment can be published: a tile needs the publisher of the grid beside it."""
         if self._settings.mode != "grid":
             return True
         publisher = self._watches.get(0)
         return publisher is not None and publisher.pid == watch.pid
 
-    def show(self, watch: Watch, picture: Picture | None) -> None:
-        """Publish a picture, or keep it for the tiling."""
+    def show(self, watch: Watch, frame: Frame | None) -> None:
+        """Publish a frame, or keep it for the tiling."""
         try:
             if self._settings.mode == "grid":
-                picture = self._tiling(watch, picture)
-            elif picture is not None:
-                picture = shrink(picture, self._settings.max_dim)
-            if picture is not None:
-                self._own_writer().write(picture, **self._figures(watch))
+                frame = self._tiling(watch, frame)
+            elif frame is not None:
+                frame = shrink(frame, self._settings.max_dim)
+            if frame is not None:
+                self._own_writer().write(frame, **self._figures(watch))
         except (FrameError, OSError) as error:
             self._broken = True
-            self.say(f"no live pictures: {error}")
+            self.say(f"no live frames: {error}")
             for each in self._watches.values():
                 each.mute()
 
@@ -347,18 +347,18 @@ class FastLane:
         """Those who share the stream; one that is only recorded does not."""
         return [watch for watch in self._watches.values() if self._takes_part(watch.index)]
 
-    def _tiling(self, watch: Watch, picture: Picture | None) -> Picture | None:
-        """Keep the picture of an environment; for the one that coordinates, return the tiling of all."""
+    def _tiling(self, watch: Watch, frame: Frame | None) -> Frame | None:
+        """Keep the frame of an environment; for the one that coordinates, return the tiling of all."""
         count = max(each.index for each in self.partners()) + 1
-        if picture is not None:
+        if frame is not None:
             side = max(1, self._settings.max_dim // columns_of(count))
-            self._tiles[watch.index] = np.array(shrink(picture, side))
+            self._tiles[watch.index] = np.array(shrink(frame, side))
         if not self.is_coordinator(watch.index) or not self._tiles:
             return None
         return tile([self._tiles.get(index) for index in range(count)])
 
     def _figures(self, watch: Watch) -> dict[str, Any]:
-        """The figures of a picture; of a tiling: steps, episodes and rate of all, rewards and returns on average."""
+        """The figures of a frame; of a tiling: steps, episodes and rate of all, rewards and returns on average."""
         watches = [watch] if self._settings.mode == "single" else self.partners()
         return {
             "step": sum(each.step for each in watches),

@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 import os, sys
-from mosaic_worker.title import Title, TitleError
+from mosaic_worker.process_title import Title, TitleError
 title = Title("ROOM")
 {}
 print(os.getpid(), os.environ["ROOM"][:4], os.environ["AFTER"], flush=True)
@@ -73,7 +73,7 @@ title.write_variable("x" * 5000)
 
 
 def test_title_needs_the_variable_that_is_its_room():
-    code = "from mosaic_worker.title import Title; Title('NO_SUCH_ROOM')"
+    code = "from mosaic_worker.process_title import Title; Title('NO_SUCH_ROOM')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "NO_SUCH_ROOM is not in the environment" in done.stderr
 
