@@ -1,5 +1,6 @@
 """What a CleanRL run can be told: five fields that every run has, and `extras` for the rest."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -19,7 +20,7 @@ from cleanrl_worker.problems import parameter_problems, problem
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY
 from cleanrl_worker.schema import complete
 from mosaic_worker.config import InputPath, WorkerConfig, near
-from mosaic_worker.frames.settings import FrameFields
+from mosaic_worker.frames.settings import FastLaneSettings, FrameFields
 
 __all__ = ["CleanRLExtras", "CleanRLWorkerConfig", "Mode", "Stage"]
 
@@ -33,6 +34,10 @@ _NEEDS: dict[Mode, tuple[str, ...]] = {
 }
 _INSTEAD = {"extras.checkpoint_path": "extras.policy_path"}
 """What may be given in place of another field."""
+_EARLIER_NAMES = {
+    "MOSAIC_FASTLANE_INTERVAL_MS": "CLEANRL_FASTLANE_INTERVAL_MS",
+    "MOSAIC_FASTLANE_MAX_DIM": "CLEANRL_FASTLANE_MAX_DIM",
+}
 _PRESETS = ("BABYAI_GOTO_CURRICULUM", "BABYAI_DOORKEY_CURRICULUM")
 
 
@@ -106,6 +111,11 @@ class CleanRLExtras(FrameFields):
         if schedule is not None:
             check_schedule(schedule)
         return schedule
+
+    def fastlane_settings(self, environ: Mapping[str, str]) -> FastLaneSettings:
+        """As the kit does; the names that earlier CleanRL workers of MOSAIC had for two variables count, too."""
+        earlier = {name: environ[old] for name, old in _EARLIER_NAMES.items() if environ.get(old)}
+        return super().fastlane_settings({**earlier, **{name: text for name, text in environ.items() if text}})
 
     @property
     def resumed(self) -> tuple[str, str]:

@@ -1,10 +1,11 @@
 """A run of the CleanRL worker: refuses what cannot run, says that it begins, does what its mode is, and ends it.
 
 Our own `ppo`, curricula, resumed trainings and evaluations run in this process. Scripts of CleanRL, unmodified, and
-shell scripts run in processes of their own, into which hooks are put (`sitecustomize.py`).
+shell scripts run in processes of their own, with the kit's hooks (`mosaic_worker.hooks`).
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import platform
@@ -22,11 +23,12 @@ from cleanrl_worker.command import arguments_of
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.model_files import find_model
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, OURS
-from cleanrl_worker.script import read_script, run_script
-from cleanrl_worker.upstream import judge, run_upstream
+from cleanrl_worker.upstream import run_upstream
 from cleanrl_worker.wrappers.schedule import stages_of
 from mosaic_worker.context import Resume, RunContext
 from mosaic_worker.errors import ConfigError
+from mosaic_worker.hooks.process import judge
+from mosaic_worker.hooks.script import ShellScript, read_script, run_script
 
 __all__ = ["CleanRLWorkerRuntime", "preflight"]
 
@@ -85,7 +87,7 @@ def preflight(config: CleanRLWorkerConfig, resume: Resume | None = None) -> dict
     plan: dict[str, Any] = {"mode": config.mode, "total_steps": config.total_timesteps or None}
     _check_tools(config)
     if config.mode == "script":
-        script = read_script(config)
+        script = _script(config)
         task = f"{script.path.name}: {script.description}" if script.description else script.path.name
         return {
             **plan,
@@ -183,6 +185,15 @@ def _train_upstream(context: Context) -> Mapping[str, Any]:
     return ending.summary()
 
 
+def _script(config: CleanRLWorkerConfig) -> ShellScript:
+    return read_script(config.extras.script or "", "extras.script", config.total_timesteps)
+
+
+def _run_script(context: Context) -> Mapping[str, Any]:
+    arguments = context.config.extras.script_args
+    return run_script(context, _script(context.config), arguments, functools.partial(run_upstream, context))
+
+
 def _train(context: Context) -> Mapping[str, Any]:
     from cleanrl_worker.algorithms.ppo_with_save import run_training  # noqa: PLC0415 - each mode imports its own
 
@@ -210,6 +221,6 @@ _MODES: dict[str, Mode] = {
     "resume_training": _train,
     "curriculum": _train_curriculum,
     "policy_eval": _evaluate,
-    "script": run_script,
+    "script": _run_script,
     "interactive": _refuse_interactive,
 }

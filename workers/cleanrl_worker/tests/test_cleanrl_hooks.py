@@ -59,9 +59,9 @@ def test_a_dqn_shaped_script_reports_what_it_saw_itself_and_its_model_is_evaluat
 
 
 @pytest.mark.parametrize(("script", "algo", "steps"), [("dqn", "dqn", 2000), ("ppo", "pqn", 3072)])
-def test_a_training_is_the_same_with_and_without_hooks_and_pictures(worker, tmp_path, script, algo, steps):
-    (tmp_path / "pictures").mkdir()
-    worker.environ["MOSAIC_FASTLANE_DIR"] = str(tmp_path / "pictures")
+def test_a_training_is_the_same_with_and_without_hooks_and_frames(worker, tmp_path, script, algo, steps):
+    (tmp_path / "frames").mkdir()
+    worker.environ["MOSAIC_FASTLANE_DIR"] = str(tmp_path / "frames")
     extras = {"fastlane_video_mode": "single", "record": "every=20"}
     done = worker.run(algo=algo, env_id="CartPole-v1", seed=5, total_timesteps=steps, extras=extras)
     arguments = ["--seed", "5", "--total-timesteps", str(steps), "--no-cuda"]
@@ -76,24 +76,25 @@ def test_a_training_is_the_same_with_and_without_hooks_and_pictures(worker, tmp_
     first = 1 if script == "dqn" else 0
     assert [(e["step"] - first, e["return"]) for e in done.all("episode")] == printed_returns(text)
     assert done.one("run_completed")["step"] == steps
-    assert (tmp_path / "pictures" / "main.ring").stat().st_size > 400 * 600 * 3
+    assert (tmp_path / "frames" / "main.ring").stat().st_size > 400 * 600 * 3
 
 
 def test_forked_environments_report_once_each_count_together_and_are_seen(worker, tmp_path):
-    (tmp_path / "pictures").mkdir()
-    worker.environ["MOSAIC_FASTLANE_DIR"] = str(tmp_path / "pictures")
+    (tmp_path / "frames").mkdir()
+    worker.environ["MOSAIC_FASTLANE_DIR"] = str(tmp_path / "frames")
     extras = {"fastlane_video_mode": "single", "algo_params": {"asynchronous": True, "num_envs": 2}}
     done = worker.run(**PPO, total_timesteps=1024, extras=extras)
     assert sorted(e["return"] for e in done.all("episode")) == sorted(v for _, v in printed_returns(done.log))
     assert done.one("run_completed")["step"] == 1024
-    assert (tmp_path / "pictures" / "main.ring").stat().st_size > 400 * 600 * 3
+    assert (tmp_path / "frames" / "main.ring").stat().st_size > 400 * 600 * 3
     worker.require_nothing_left()
 
 
-def test_pictures_arrive_while_it_trains_and_tensorboard_files_are_whole_after_a_stop(worker, tmp_path):
+def test_frames_arrive_while_it_trains_and_tensorboard_files_are_whole_after_a_stop(worker, tmp_path):
     rings = tmp_path / "rings"
     rings.mkdir()
     worker.environ["MOSAIC_FASTLANE_DIR"] = str(rings)
+    worker.environ["CLEANRL_FASTLANE_MAX_DIM"] = "100"  # as earlier CleanRL workers of MOSAIC called it
     extras = {"fastlane_video_mode": "grid", "fastlane_grid_limit": 2}
     process = worker.start(**PPO, total_timesteps=1_000_000, extras=extras)
     worker.wait_for(process, (rings / "main.ring").exists)
@@ -101,6 +102,7 @@ def test_pictures_arrive_while_it_trains_and_tensorboard_files_are_whole_after_a
         worker.wait_for(process, lambda: (frame := reader.latest()) is not None and frame.number > 3)
         frame = reader.latest()
     assert frame.picture.shape[2] == 3
+    assert max(frame.picture.shape) <= 100
     assert frame.picture.std() > 0
     assert frame.step > 0
     worker.wait_for_event(process, "scalars")
@@ -141,7 +143,7 @@ def test_a_script_finds_what_it_expects_and_copies_prints_and_odd_rewards_do_no_
 def test_nothing_is_hooked_outside_a_run_and_a_shadowed_sitecustomize_still_runs(tmp_path):
     python, site = build("default")
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.was_here = True\n")
-    startup = site / "cleanrl_worker" / "startup"
+    startup = site / "mosaic_worker" / "hooks" / "startup"
     code = (
         "import sys, gymnasium\n"
         "print(sys.was_here, gymnasium.make.__module__, len(sys.meta_path), hasattr(gymnasium.make, '__wrapped__'))"
@@ -161,9 +163,8 @@ def test_a_hook_that_cannot_report_says_so_once_and_the_script_goes_on(tmp_path)
     python, site = build("default")
     environ = {
         **os.environ,
-        "PYTHONPATH": f"{site / 'cleanrl_worker' / 'startup'}{os.pathsep}{site}",
-        "MOSAIC_CLEANRL_COUNTERS": str(tmp_path / "not-there"),
-        "MOSAIC_CLEANRL_JOURNAL": "1:1:/not/there",
+        "PYTHONPATH": f"{site / 'mosaic_worker' / 'hooks' / 'startup'}{os.pathsep}{site}",
+        "MOSAIC_HOOKS": json.dumps({"counters": "/not/there", "journal": "1:1:/not/there", "settings": {}}),
     }
     code = "import gymnasium; [gymnasium.make('CartPole-v1').reset() for _ in range(3)]; print('played')"
     done = subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True, check=True)

@@ -29,10 +29,11 @@ def test_settings_are_read_from_the_environment():
     assert FastLaneSettings.from_environ(environ) == expected
 
 
-def test_the_names_of_cleanrl_are_understood_and_ours_count_more():
-    environ = {"CLEANRL_FASTLANE_INTERVAL_MS": "70", "CLEANRL_FASTLANE_MAX_DIM": "99", "MOSAIC_FASTLANE_MAX_DIM": "88"}
-    settings = FastLaneSettings.from_environ(environ)
-    assert (settings.interval_ms, settings.max_dim) == (70, 88)
+def test_variables_tell_another_process_what_the_config_says():
+    given = config(fastlane_video_mode="grid", fastlane_max_dim=100, record="every=5,worst")
+    variables = given.frame_variables({"MOSAIC_FASTLANE_SLOT": "2"})
+    assert FastLaneSettings.from_environ(variables) == FastLaneSettings(mode="grid", slot=2, max_dim=100)
+    assert RecordSettings.from_environ(variables) == RecordSettings(every=5, worst=True)
 
 
 def test_the_config_counts_more_than_the_environment():
@@ -52,8 +53,8 @@ def test_the_config_counts_more_than_the_environment():
         ("MOSAIC_FASTLANE_SLOT", "-1", "greater than or equal to 0"),
         ("MOSAIC_FASTLANE_GRID_LIMIT", "0", "greater than or equal to 1"),
         ("MOSAIC_FASTLANE_GRID_LIMIT", "65", "less than or equal to 64"),
-        ("CLEANRL_FASTLANE_INTERVAL_MS", "often", "valid integer"),
-        ("CLEANRL_FASTLANE_MAX_DIM", "3", "greater than or equal to 16"),
+        ("MOSAIC_FASTLANE_INTERVAL_MS", "often", "valid integer"),
+        ("MOSAIC_FASTLANE_MAX_DIM", "3", "greater than or equal to 16"),
     ],
 )
 def test_a_bad_variable_is_refused_by_its_name(name, value, allowed):

@@ -13,13 +13,13 @@ __all__ = ["FastLaneSettings", "FrameConfig", "FrameFields", "RecordSettings"]
 
 RECORD = "MOSAIC_RECORD"
 _VARIABLES = {
-    "mode": ("MOSAIC_FASTLANE_MODE",),
-    "slot": ("MOSAIC_FASTLANE_SLOT",),
-    "grid_limit": ("MOSAIC_FASTLANE_GRID_LIMIT",),
-    "interval_ms": ("MOSAIC_FASTLANE_INTERVAL_MS", "CLEANRL_FASTLANE_INTERVAL_MS"),
-    "max_dim": ("MOSAIC_FASTLANE_MAX_DIM", "CLEANRL_FASTLANE_MAX_DIM"),
+    "mode": "MOSAIC_FASTLANE_MODE",
+    "slot": "MOSAIC_FASTLANE_SLOT",
+    "grid_limit": "MOSAIC_FASTLANE_GRID_LIMIT",
+    "interval_ms": "MOSAIC_FASTLANE_INTERVAL_MS",
+    "max_dim": "MOSAIC_FASTLANE_MAX_DIM",
 }
-"""Each setting and the variables that give it; the first one that is set counts."""
+"""Each setting and the variable that gives it."""
 
 Mode = Literal["single", "grid", "off"]
 Slot = Annotated[int, Field(ge=0)]
@@ -42,17 +42,14 @@ class FastLaneSettings(BaseModel):
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], **given: Any) -> "FastLaneSettings":
         """Read the settings from variables; what is `given` counts more. ConfigError names the variable that is bad."""
-        found = {
-            field: next((name for name in names if environ.get(name)), "")
-            for field, names in _VARIABLES.items()
-            if field not in given
+        values = {
+            field: environ[name] for field, name in _VARIABLES.items() if field not in given and environ.get(name)
         }
-        values = {field: environ[name] for field, name in found.items() if name}
         try:
             return cls.model_validate({**values, **given})
         except ValidationError as error:
             problems = [
-                {**problem, "loc": (found.get(str(problem["loc"][0])) or problem["loc"][0],)}
+                {**problem, "loc": (_VARIABLES[field] if (field := str(problem["loc"][0])) in values else field,)}
                 for problem in error.errors()
             ]
             raise ConfigError([describe(cls, problem) for problem in problems]) from error
@@ -72,6 +69,10 @@ class RecordSettings:
     def is_on(self) -> bool:
         """Whether any episode is wanted."""
         return self.every is not None or self.best or self.worst
+
+    def __str__(self) -> str:
+        words = (f"every={self.every}" if self.every else "", "best" * self.best, "worst" * self.worst)
+        return ",".join(word for word in words if word)
 
     @classmethod
     def parse(cls, text: str) -> "RecordSettings":
@@ -123,6 +124,14 @@ class FrameFields(BaseModel):
         fields = {name: f"fastlane_{'video_' if name == 'mode' else ''}{name}" for name in _VARIABLES}
         given = {name: getattr(self, field) for name, field in fields.items() if field in self.model_fields_set}
         return FastLaneSettings.from_environ(environ, **given)
+
+    def frame_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that tell another process of the run what the config says."""
+        settings = self.fastlane_settings(environ).model_dump()
+        return {
+            **{name: str(settings[field]) for field, name in _VARIABLES.items()},
+            RECORD: str(self.record_settings(environ)),
+        }
 
     def record_settings(self, environ: Mapping[str, str]) -> RecordSettings:
         """Return what the config says, or else the environment."""

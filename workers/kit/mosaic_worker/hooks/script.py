@@ -1,4 +1,4 @@
-"""Mode script: a shell script of the user, whose Python processes are hooked like any upstream script.
+"""Runs a shell script of the user, with its Python processes hooked, and follows its phases.
 
 Comments in the script say what it is (each is optional, anywhere in the file):
 
@@ -10,22 +10,21 @@ A phase begins where the script says so, by printing a line `@phase NAME` (`echo
 never does so begins the next phase with each program that starts to train. Steps and episodes continue from one phase
 to the next. Each phase is an event `phase` and a value of the scalar `progress/phase`.
 
-The script runs with bash in the run's folder, with `extras.script_args` as its arguments. `python` is the one of this
-profile, `$MOSAIC_SEED` the run's seed, `$MOSAIC_UPSTREAM` the checkout of CleanRL, if there is one. A command that
-fails ends it, also one in a pipe (`set +e` undoes that); if it ends with another exit code than 0, the run has failed.
+The script runs with bash in the run's folder. `python` is this environment's, `$MOSAIC_SEED` the run's seed. A command
+that fails ends it, also one in a pipe (`set +e` undoes that); an exit code other than 0 fails the run.
 """
 
 import re
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.counters import Counters
-from cleanrl_worker.upstream import judge, run_upstream
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError
+from mosaic_worker.hooks.counters import Counters
+from mosaic_worker.hooks.process import Ending, judge
 
 __all__ = ["ShellScript", "read_script", "run_script"]
 
@@ -43,9 +42,18 @@ class ShellScript:
     total_timesteps: int | None
 
 
-def read_script(config: CleanRLWorkerConfig) -> ShellScript:
-    """Read a script's comments; ConfigError if it cannot be read or says what makes no sense."""
-    where, path = f"extras.script: {config.extras.script!r}", Path(config.extras.script or "").absolute()
+class RunProgram(Protocol):
+    """Runs a command as `run_hooked` does, with whatever the worker adds to it."""
+
+    def __call__(
+        self, command: list[str], *, on_line: Callable[[str], None], look: Callable[[Counters], None]
+    ) -> Ending:
+        """Run it to its end."""
+
+
+def read_script(script: str, field: str, total_timesteps: int = 0) -> ShellScript:
+    """Read a script's comments; ConfigError blames `field`. A `total_timesteps` of the config overrides the comment."""
+    where, path = f"{field}: {script!r}", Path(script).absolute()
     if path.suffix != ".sh":
         raise ConfigError(f"{where} is not allowed: give the path of a shell script, *.sh")
     try:
@@ -60,7 +68,7 @@ def read_script(config: CleanRLWorkerConfig) -> ShellScript:
         path=path,
         description=fields.get("description", ""),
         phases=_phases(fields.get("phases", "")),
-        total_timesteps=config.total_timesteps or (int(total) if total else None),
+        total_timesteps=total_timesteps or (int(total) if total else None),
     )
 
 
@@ -70,13 +78,14 @@ def _phases(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def run_script(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
-    """Run the script to its end, and report its phases."""
-    script = read_script(context.config)
+def run_script(
+    context: RunContext[Any], script: ShellScript, arguments: Sequence[str], run: RunProgram
+) -> dict[str, Any]:
+    """Run the script to its end, and report its phases; return a summary."""
     phases = _Phases(context, script.phases)
     # A phase that crashed must not be covered up by one that comes after it.
-    command = ["bash", "-e", "-o", "pipefail", str(script.path), *context.config.extras.script_args]
-    ending = run_upstream(context, command, on_line=phases.read, look=phases.look)
+    command = ["bash", "-e", "-o", "pipefail", str(script.path), *arguments]
+    ending = run(command, on_line=phases.read, look=phases.look)
     judge(context, script.path.name + phases.last if ending.code else script.path.name, ending)
     return {**ending.summary(), "phases": phases.end(ending.steps)}
 
@@ -84,7 +93,7 @@ def run_script(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
 class _Phases:
     """Follows the phases of a script: by what it prints, or by the programs that it starts."""
 
-    def __init__(self, context: RunContext[CleanRLWorkerConfig], names: tuple[str, ...]) -> None:
+    def __init__(self, context: RunContext[Any], names: tuple[str, ...]) -> None:
         self._context = context
         self._names = names
         self._said: list[str] = []

@@ -1,39 +1,38 @@
-"""Hooks into an upstream script, set before its first line runs, without a change to the script.
+"""Patches that let a program report without a change to it, applied as it imports Gymnasium, gym and TensorBoard.
 
-`startup/sitecustomize.py`, which Python imports by itself, imports this. In a process of a run (its variables say so)
-three things then happen when the script imports what it needs: `gymnasium.make` and `gym.make` return environments that
-report, SummaryWriters of TensorBoard forward their scalars, and SIGTERM ends the script as `sys.exit` would, so that
-its files are closed. In any other process nothing happens.
+`gymnasium.make` and `gym.make` return environments that report, SummaryWriters forward their scalars, and SIGTERM ends
+the program as `sys.exit` would, so that its files are closed.
 """
 
 import atexit
 import functools
 import importlib
-import importlib.machinery
 import importlib.util
 import inspect
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 from weakref import WeakSet
 
-from cleanrl_worker.telemetry import COUNTERS, JOURNAL, Reporter, called_by_an_evaluation
+from mosaic_worker.hooks.imports import AfterImport
+from mosaic_worker.hooks.reporter import Reporter
+from mosaic_worker.hooks.settings import HookSettings, Link
+from mosaic_worker.hooks.tap import called_from
 
 __all__ = ["install"]
 
 _EXIT_STOPPED = 143
-_STARTUP = Path(__file__).resolve().parent / "startup"
 
 
 class Hooks:
     """The hooks of one process. The reporter is made when there is something to report."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self._reporter: Reporter | None = None
         self._is_deaf = False
         self._making = threading.local()
@@ -45,7 +44,7 @@ class Hooks:
         """Who reports; None if that is impossible, which is said once."""
         if self._reporter is None and not self._is_deaf:
             try:
-                self._reporter = Reporter(os.environ)
+                self._reporter = Reporter(self._link, os.environ)
             except Exception as error:
                 self._is_deaf = True
                 print(f"mosaic: nothing is reported: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -58,7 +57,7 @@ class Hooks:
         self._hook_vectors("gymnasium.vector")
         registration = importlib.import_module("gymnasium.envs.registration")
         make = registration.make
-        registration.make = gymnasium.make = self._reporting(make, functools.partial(_make, make))  # type: ignore[attr-defined]
+        registration.make = gymnasium.make = self._reporting(make, functools.partial(_make, make, self._link.settings))  # type: ignore[attr-defined]
         if hasattr(registration, "make_vec"):
             registration.make_vec = gymnasium.make_vec = self._reporting_vector(registration.make_vec)  # type: ignore[attr-defined]
 
@@ -117,11 +116,10 @@ class Hooks:
             vector_class.reset = self._noticing(vector_class.reset)
             vector_class.step = self._counting(vector_class.step)
 
-    @staticmethod
-    def _noticing(reset: Callable[..., Any]) -> Callable[..., Any]:
+    def _noticing(self, reset: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(reset)
         def noticing_reset(envs: Any, *args: Any, **kwargs: Any) -> Any:
-            envs.mosaic_is_evaluation = called_by_an_evaluation()
+            envs.mosaic_is_evaluation = called_from(self._link.settings.evaluation_paths)
             return reset(envs, *args, **kwargs)
 
         return noticing_reset
@@ -180,90 +178,42 @@ class Hooks:
         self._reporter.emitter.interrupt(SystemExit(_EXIT_STOPPED))
 
 
-def _make(make: Callable[..., Any], wants_frames: bool, *args: Any, **kwargs: Any) -> Any:
-    """Make an environment of Gymnasium: with pictures, if they are wanted and possible, and with Atari's games."""
+def _make(make: Callable[..., Any], settings: HookSettings, wants_frames: bool, *args: Any, **kwargs: Any) -> Any:
+    """Make an environment of Gymnasium, one that renders frames if they are wanted and possible."""
     if wants_frames and kwargs.get("render_mode") is None:
         try:
-            return _make_with_atari(make, *args, **{**kwargs, "render_mode": "rgb_array"})
+            return _make_registered(make, settings, *args, **{**kwargs, "render_mode": "rgb_array"})
         except Exception:  # noqa: S110 - one that cannot render is made without, and the lane says so
             pass
-    return _make_with_atari(make, *args, **kwargs)
+    return _make_registered(make, settings, *args, **kwargs)
 
 
-def _make_with_atari(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Make it; if the name is not known, import what registers the games of Atari, and try again."""
+def _make_registered(make: Callable[..., Any], settings: HookSettings, *args: Any, **kwargs: Any) -> Any:
+    """Make an environment; if its id is unknown, import the modules that register more, and try again."""
     error_module = importlib.import_module("gymnasium.error")
     try:
         return make(*args, **kwargs)
     except error_module.UnregisteredEnv:
-        if "ale_py" in sys.modules or importlib.util.find_spec("ale_py") is None:
+        missing = [name for name in settings.env_modules if name not in sys.modules and importlib.util.find_spec(name)]
+        if not missing:
             raise
-        importlib.import_module("ale_py")
+        for name in missing:
+            importlib.import_module(name)
         return make(*args, **kwargs)
-
-
-class AfterImport:
-    """Calls a function once, when a module has been imported; a finder at the head of `sys.meta_path`."""
-
-    def __init__(self, functions: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._functions = functions
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find a module in the usual way; if it is one of ours, see to it that its function is called."""
-        function = self._functions.pop(name, None)
-        if function is None:
-            return None
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target) if finder is not self else None
-            if spec is not None:
-                if spec.loader is not None:
-                    self._extend(spec.loader, function)
-                return spec
-        self._functions[name] = function  # not there: somebody may try again
-        return None
-
-    @staticmethod
-    def _extend(loader: Any, function: Callable[[ModuleType], None]) -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            try:
-                function(module)
-            except Exception as error:
-                text = f"{module.__name__} is not hooked: {type(error).__name__}: {error}"
-                print(f"mosaic: {text}", file=sys.stderr, flush=True)
-
-        loader.exec_module = exec_module
 
 
 def install() -> None:
     """Set the hooks in this process."""
-    hooks = Hooks()
+    hooks = Hooks(Link.from_environ(os.environ))
     functions = {
         "gymnasium": hooks.hook_gymnasium,
         "gym": hooks.hook_gym,
         "torch.utils.tensorboard": hooks.hook_writers,
         "tensorboardX": hooks.hook_writers,
     }
-    sys.meta_path.insert(0, AfterImport(functions))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, AfterImport(functions))
     atexit.register(hooks.close_writers)
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, hooks.on_sigterm)
         # A vector environment has nothing to close: it just ends.
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-
-
-def _run_shadowed() -> None:
-    """Run the `sitecustomize` that Python would have found without ours, if there is one."""
-    elsewhere = [entry for entry in sys.path if Path(entry).resolve() != _STARTUP]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-if COUNTERS in os.environ and JOURNAL in os.environ:
-    install()
-_run_shadowed()

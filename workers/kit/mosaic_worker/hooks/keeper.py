@@ -57,7 +57,7 @@ def kill_descendants(grace_s: float) -> None:
 
 def reap() -> dict[int, int] | None:
     """Collect the children that have ended, with their status; None if there are no children at all."""
-    ended = {}
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -87,6 +87,7 @@ def start(command: list[str]) -> int:
 
 def main(worker: int, command: list[str]) -> None:
     """Keep the command until it ends or has to; never returns."""
+    # After an interruption, sigtimedwait of CPython 3.11 may return a siginfo without a signal number.
     waited = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -102,7 +103,7 @@ def main(worker: int, command: list[str]) -> None:
         if info is None and stop_at is not None:
             signal_all(signal.SIGKILL)
             stop_at = time.monotonic() + _PAUSE_S
-        elif info is not None and info.si_signo != signal.SIGCHLD and stop_at is None:
+        elif info is not None and info.si_signo in {signal.SIGTERM, signal.SIGINT} and stop_at is None:
             signal_all(signal.SIGTERM)
             stop_at = time.monotonic() + GRACE_S
         status = (reap() or {}).get(pid)
