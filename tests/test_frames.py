@@ -147,9 +147,9 @@ def test_every_kind_of_picture(folder, shape):
     "bad",
     [np.zeros((4, 4), np.float32), np.zeros((4, 4, 2), np.uint8), np.zeros(4, np.uint8), np.zeros((0, 4), np.uint8)],
 )
-def test_what_is_no_picture_is_refused_and_the_stream_goes_on(folder, bad):
+def test_what_is_no_frame_is_refused_and_the_stream_goes_on(folder, bad):
     writer = FrameWriter(folder)
-    with pytest.raises(FrameError, match="picture"):
+    with pytest.raises(FrameError, match="frame"):
         writer.write(bad)
     writer.write(np.ones((4, 4, 3), np.uint8))
     with FrameReader(writer.path) as reader:

@@ -32,7 +32,7 @@ def test_room_that_cannot_be_had_after_all_is_a_clear_error_and_nothing_is_left(
         "FrameWriter(sys.argv[1]).write(np.zeros((480, 640, 3), np.uint8))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert f"FrameError: {tmp_path} has no room for 3687168 bytes of pictures: File too large" in done.stderr
+    assert f"FrameError: {tmp_path} has no room for 3687168 bytes of frames: File too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -62,6 +62,6 @@ print(os.listdir("/dev/shm"), writer.published)
         pytest.skip(f"no mounts of one's own here: {done.stderr.strip()}")
     assert done.returncode == 0, f"it was killed, or: {done.stderr}"
     _, too_large, no_space, left = done.stdout.splitlines()
-    assert re.fullmatch(r"/dev/shm has 1\d{7} bytes free, and 2765568 are needed for pictures of .*", too_large)
-    assert re.fullmatch(r"/dev/shm has no room for \d+ bytes of pictures: No space left on device", no_space)
+    assert re.fullmatch(r"/dev/shm has 1\d{7} bytes free, and 2765568 are needed for frames of .*", too_large)
+    assert re.fullmatch(r"/dev/shm has no room for \d+ bytes of frames: No space left on device", no_space)
     assert left == "['main.ring'] 1", "what was there goes on"

@@ -1,6 +1,6 @@
 """The reading side of FastLane: the newest picture of a stream, from shared memory, without disturbing its writer.
 
-The layout of the file is in `docs/protocol.md`, part 6; the writing side is `mosaic_worker.frames.ring`. A reader copies a
+The layout of the file is in `docs/protocol.md`, part 6; `mosaic_worker.frames.ring` writes it. A reader copies a
 slot, and keeps the copy only if the slot's lock number was even and the same before and after. It never waits, never
 writes, and never removes anything.
 
