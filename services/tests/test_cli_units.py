@@ -48,7 +48,7 @@ def mosaic(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_backoff_doubles_up_to_its_limit_and_is_reset_by_a_long_life():
-    backoff = Backoff()
+    backoff = Backoff(0.2, 5.0)
     assert [backoff.delay(1) for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert backoff.delay(31) == 0.2
     assert backoff.delay(1) == 0.4

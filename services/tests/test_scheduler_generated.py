@@ -46,6 +46,7 @@ from mosaic_services.scheduler import events
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.machine import Machine
 from mosaic_services.scheduler.model import NOT_TAKEN
+from mosaic_services.settings.model import SchedulerSettings
 
 LOST_AFTER_S = 60.0
 # A command or report that is under way for longer is lost.
@@ -119,7 +120,7 @@ class World(RuleBasedStateMachine):
             run = copy.copy(saved)
             run.attempts = [copy.copy(each) for key, each in sorted(self.saved_attempts.items()) if key[0] == run.id]
             runs.append(run)
-        return Machine(runs, self._at(), LOST_AFTER_S, self.settings)
+        return Machine(runs, self._at(), SchedulerSettings(lost_after_s=LOST_AFTER_S), self.settings)
 
     def _at(self) -> events.Instant:
         # The wall clock jumps back and forth: nothing may depend on it.

@@ -21,7 +21,9 @@ from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import Resources, RunSpec, RunStateName
 from mosaic_services.scheduler import events
 from mosaic_services.scheduler import instructions as todo
-from mosaic_services.scheduler.queue import KEEP_FREE_AFTER_S
+from mosaic_services.settings.model import SchedulerSettings
+
+KEEP_FREE_AFTER_S = SchedulerSettings().keep_free_after_s
 
 
 @pytest.fixture

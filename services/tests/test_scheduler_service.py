@@ -16,6 +16,7 @@ from mosaic_bus.messages import AttemptReport, ExitReport, HostState, RunSpec, R
 from mosaic_services.home import StackHome
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.service import SchedulerService
+from mosaic_services.settings import Settings
 
 NAN, INF = float("nan"), float("inf")
 RUN = "01K00000000000000000000001"
@@ -40,7 +41,7 @@ def in_service(tmp_path):
 
     def play(story):
         async def main():
-            service = SchedulerService(StackHome.find(tmp_path), None, 300.0)
+            service = SchedulerService(StackHome.find(tmp_path), None, Settings())
             service.bus = NoBus()
             writing = asyncio.create_task(service.writer.work())
             try:

@@ -260,7 +260,7 @@ def test_what_a_killed_process_left_in_the_log_is_made_durable_on_opening(tmp_pa
 def test_runs_that_are_done_are_forgotten(bench, monkeypatch):
     monkeypatch.setattr(module, "HOST_SILENT_S", 0.1)
     monkeypatch.setattr(module, "POSITIONS_EVERY_S", 0.05)
-    monkeypatch.setattr(module, "SUMMARY_EVERY_S", 0.05)
+    bench.writer._summary_every_s = 0.05
     bench.writer.start()
     keys = [StreamKey(f"run-{number}", 1, "journal") for number in range(20)]
     for key in keys:

@@ -48,12 +48,15 @@ VERSION = "0.1.0"
 class Service:
     """Base of all services. A subclass registers handlers, adds tasks in `start`, tidies up in `finish`."""
 
-    def __init__(self, name: str, home: Home, bus_address: str | None = None) -> None:
+    def __init__(
+        self, name: str, home: Home, bus_address: str | None = None, *, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
         self.name = name
         self.home = home
         self.epoch = home.next_epoch(name)
         self.bus = BusClient(home.address(bus_address), source=name, epoch=self.epoch)
         self.started_at = time.time()
+        self.heartbeat_s = heartbeat_s
         self.status: Literal["ok", "degraded", "stopping"] = "ok"
         self.detail = ""
         self._handlers: dict[str, tuple[type[Command[Any]], Callable[[Any], Awaitable[Model]]]] = {}
@@ -169,7 +172,7 @@ class Service:
     async def _heartbeat(self) -> None:
         while True:
             self._beat()
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(self.heartbeat_s)
 
     def _beat(self) -> None:
         self.bus.publish(topics.service_state(self.name), self._state())

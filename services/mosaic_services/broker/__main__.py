@@ -7,18 +7,18 @@ import sys
 
 from mosaic_bus.broker import Broker
 from mosaic_bus.service import Service, serve
-from mosaic_services.arguments import service_arguments
+from mosaic_services.arguments import service_arguments, settings_of
 from mosaic_services.home import StackHome
 
 
 class BrokerService(Service):
     """Answers `ping`, `info` and `stats` for the broker that runs in the same process."""
 
-    def __init__(self, home: StackHome, bus_address: str | None) -> None:
+    def __init__(self, home: StackHome, bus_address: str | None, heartbeat_s: float) -> None:
         home.create()
         # First of all: a second broker must not count as a start.
         self.lock = home.lock("broker")
-        super().__init__("broker", home, bus_address)
+        super().__init__("broker", home, bus_address, heartbeat_s=heartbeat_s)
         self.broker = Broker(self.bus.address, self.epoch)
         self.broker.start()
 
@@ -48,9 +48,10 @@ class BrokerService(Service):
 
 def main() -> int:
     """Entry point."""
-    arguments = service_arguments("broker").parse_args()
-    home = StackHome.find(arguments.home)
-    return serve(lambda: BrokerService(home, arguments.bus), "broker")
+    parser = service_arguments("broker")
+    settings = settings_of(parser, parser.parse_args())
+    home = StackHome.find(settings.home)
+    return serve(lambda: BrokerService(home, settings.bus, settings.services.heartbeat_s), "broker")
 
 
 if __name__ == "__main__":

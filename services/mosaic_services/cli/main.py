@@ -37,6 +37,7 @@ COMMANDS = {
     "stats": _Entry("Show all counters of the services.", _STACK),
     "hosts": _Entry("Show what each host has, and who has it.", _STACK),
     "drain": _Entry("Start nothing more on a host.", _STACK),
+    "config": _Entry("Show the settings, and where each came from.", _STACK),
     "queue": _Entry("Show what waits and why; pause and resume.", _STACK),
     "submit": _Entry("Queue a run, from a file or from the command line.", _RUNS),
     "sweep": _Entry("Submit many runs from one file, and follow them as a group.", _RUNS),
@@ -121,7 +122,7 @@ def _root(
 
     Start with:  mosaic up   then, in another terminal:  mosaic submit --worker baseline --watch
     """
-    current.home_path, current.bus, current.verbose = home, bus, verbose
+    current.take(home, bus, verbose=verbose)
 
 
 def main() -> int:
@@ -179,6 +180,11 @@ def _explain(error: Exception, arguments: list[str]) -> int:
 
         if isinstance(error, SpecError):
             return _complain(error.message, error.hint, USAGE, error.detail)
+    if "mosaic_services.settings.errors" in sys.modules:
+        from mosaic_services.settings.errors import SettingsError  # noqa: PLC0415 - start-up time
+
+        if isinstance(error, SettingsError):
+            return _complain(error.message, error.hint, USAGE, detail)
     if "mosaic_services.stack.errors" in sys.modules:
         from mosaic_services.stack.errors import StackError  # noqa: PLC0415 - start-up time
 

@@ -13,36 +13,57 @@ import typer
 from mosaic_services.cli.errors import NoStackError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mosaic_bus import Bus
     from mosaic_bus.wire.address import Address
     from mosaic_services.home import StackHome
+    from mosaic_services.settings.model import Settings
+    from mosaic_services.settings.sources import Loaded
 
-__all__ = ["Settings", "current", "with_settings"]
-
-_CONNECT_TIMEOUT_S = 3.0
+__all__ = ["CommandContext", "current", "with_settings"]
 
 
 @dataclass
-class Settings:
-    """The options that every command takes."""
+class CommandContext:
+    """The options that every command takes, and the settings that follow from them."""
 
     home_path: str | None = None
     bus: str | None = None
     verbose: bool = False
+    _loaded: Loaded | None = None
+
+    def take(self, home: str | None, bus: str | None, *, verbose: bool) -> None:
+        """Note options; one that is not given leaves what was said before."""
+        self.home_path = home or self.home_path
+        self.bus = bus or self.bus
+        self.verbose = verbose or self.verbose
+        self._loaded = None
+
+    def load(self, flags: Mapping[str, object] | None = None) -> Loaded:
+        """Read the settings, with further flags, and use them from now on."""
+        from mosaic_services.settings.sources import load  # noqa: PLC0415 - start-up time
+
+        self._loaded = load({**(flags or {}), "home": self.home_path, "bus": self.bus})
+        self._loaded.export()
+        return self._loaded
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this command."""
+        return (self._loaded or self.load()).settings
 
     @property
     def home(self) -> StackHome:
         """The folder of the stack."""
         from mosaic_services.home import StackHome  # noqa: PLC0415 - start-up time
 
-        return StackHome.find(self.home_path)
+        return StackHome.find(self.settings.home)
 
     @property
     def address(self) -> Address:
         """Where the bus is."""
-        return self.home.address(self.bus)
+        return self.home.address(self.settings.bus)
 
     def require_stack(self) -> Address:
         """Return the address of the bus; say at once, without waiting, if nothing can be there."""
@@ -58,10 +79,10 @@ class Settings:
         from mosaic_bus.logs import log_to_stderr  # noqa: PLC0415 - start-up time
 
         log_to_stderr()
-        return Bus(self.require_stack(), connect_timeout=_CONNECT_TIMEOUT_S)
+        return Bus(self.require_stack(), connect_timeout=self.settings.cli.connect_timeout_s)
 
 
-current = Settings()
+current = CommandContext()
 
 _HOME = Annotated[
     str | None,
@@ -99,9 +120,7 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
         verbose: bool = False,
         **options: Any,
     ) -> None:
-        current.home_path = home or current.home_path
-        current.bus = bus or current.bus
-        current.verbose = verbose or current.verbose
+        current.take(home, bus, verbose=verbose)
         function(*args, **options)
 
     signature = inspect.signature(function, eval_str=True)

@@ -30,6 +30,7 @@ from mosaic_services.stack.stack import Stack
 
 if TYPE_CHECKING:
     from mosaic_services.home import StackHome
+    from mosaic_services.settings.model import StackSettings
 
 __all__ = ["command"]
 
@@ -70,6 +71,12 @@ def command(
         list[str] | None,
         typer.Option("--tag", metavar="NAME", help="A tag that runs may require; repeatable.", show_default=False),
     ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting (mosaic config show); repeatable.", show_default=False
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it in the background.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --detach: print what was started as JSON.")] = False,
     notify_fd: Annotated[int | None, typer.Option("--notify-fd", hidden=True)] = None,
@@ -87,6 +94,7 @@ def command(
     except HostConfigError as error:
         raise InputError(str(error), "an example: configs/stacks/workstation.yaml") from None
     offer = offer.model_copy(update={"host": offer.host or _DEFAULT_HOST})
+    loaded = current.load(_parse_settings(setting or []))
     home = current.home
     given = bind or current.bus
     if given:
@@ -97,6 +105,7 @@ def command(
         options |= {"gpus": gpus, "bind": given}
         words = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
         words += [word for each in tag or [] for word in ("--tag", each)]
+        words += [word for each in setting or [] for word in ("--set", each)]
         again = [sys.executable, "-m", "mosaic_services.cli", "up", "--home", str(home.path), *words]
         facts = start_daemon(home, again, (lambda _: None) if as_json else _Reporter(None).step)
         if as_json:
@@ -112,10 +121,21 @@ def command(
         try:
             if given:
                 address_file.write_text(given)
-            address = given or os.environ.get("MOSAIC_BUS") or f"ipc://{home.sockets}"
-            _run(home, address, offer, _Reporter(notify_fd))
+            address = given or loaded.settings.bus or f"ipc://{home.sockets}"
+            _run(home, address, offer, loaded.settings.stack, _Reporter(notify_fd))
         finally:
             address_file.unlink(missing_ok=True)
+
+
+def _parse_settings(words: list[str]) -> dict[str, str]:
+    """Read KEY=VALUE words; the services find them in their environment."""
+    flags = {}
+    for word in words:
+        key, given, value = word.partition("=")
+        if not given:
+            raise InputError(f"{word!r} is not KEY=VALUE", "for example: --set scheduler.lost_after_s=60")
+        flags[key] = value
+    return flags
 
 
 class _Reporter:
@@ -154,13 +174,13 @@ class _Reporter:
             os.write(self._fd, orjson.dumps(document) + b"\n")
 
 
-def _run(home: StackHome, address: str, offer: HostConfig, reporter: _Reporter) -> None:
+def _run(home: StackHome, address: str, offer: HostConfig, tuning: StackSettings, reporter: _Reporter) -> None:
     log_to_stderr()
     host = offer.host or _DEFAULT_HOST
     # A file of our own: a supervisor that is started again must not find another host in an edited one.
     description = home.path / "host.json"
     description.write_bytes(orjson.dumps(offer.model_dump(mode="json", exclude_none=True)))
-    stack = Stack(home, address, host, description, reporter.say)
+    stack = Stack(home, address, host, description, tuning, reporter.say)
     try:
         stack.start(reporter.step)
         reporter.ready(_facts(home, address, host))

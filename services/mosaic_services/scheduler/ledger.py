@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mosaic_services.scheduler.events import Instant
     from mosaic_services.scheduler.placement import Choice
     from mosaic_services.scheduler.validation import Schemas
+    from mosaic_services.settings.model import SchedulerSettings
 
 __all__ = ["REPEAT_S", "REPUBLISH_S", "Ledger"]
 
@@ -40,13 +41,16 @@ _REPUBLISHED_AT_ONCE = 250
 class Ledger:
     """Runs, hosts, queue and schemas, and the instructions of the event being handled."""
 
-    def __init__(self, at: Instant, settings: Mapping[str, str] | None = None, version: int = 0) -> None:
+    def __init__(
+        self, at: Instant, tuning: SchedulerSettings, settings: Mapping[str, str] | None = None, version: int = 0
+    ) -> None:
         self.at = at
+        self._longest_rest_s = tuning.longest_retry_delay_s
         # The version of the newest change of any run.
         self.version = version
         self.runs: dict[str, Run] = {}
         self.hosts: dict[str, Host] = {}
-        self.queue = Queue()
+        self.queue = Queue(tuning.keep_free_after_s)
         self.schemas: Schemas = {}
         self.out: list[todo.Instruction] = []
         # What users have set: why the queue is paused, and which hosts are drained.
@@ -91,7 +95,7 @@ class Ledger:
             self.queue.deferred[run.id] = run
         elif run.next_attempt_at is not None:
             # The wall clock may have jumped: a run never rests for longer than it would have.
-            left = min(max(0.0, run.next_attempt_at - self.at.wall), rest_s(run))
+            left = min(max(0.0, run.next_attempt_at - self.at.wall), rest_s(run, self._longest_rest_s))
             run.rests_until = self.at.mono + left
             self.queue.resting[run.id] = run
         else:
@@ -269,7 +273,7 @@ class Ledger:
             attempt.outcome = outcome.state.value
             attempt.ended_at = outcome.ended_at or self.at.wall
             self.save_attempt(attempt)
-            verdict = judge(run, outcome)
+            verdict = judge(run, outcome, self._longest_rest_s)
             if isinstance(verdict, Retry):
                 self._rest(run, outcome, verdict)
                 return

@@ -14,6 +14,7 @@ from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.schema import ConfigSchema
 from mosaic_services.scheduler.validation import config_problems
 from mosaic_services.scheduler.wording import said_of
+from mosaic_services.settings.model import SchedulerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
     from mosaic_bus.errors import CommandRefusedError
     from mosaic_bus.messages import AttemptReport, Model
 
-__all__ = ["DEFAULT_LOST_AFTER_S", "Machine"]
+__all__ = ["Machine"]
 
 Result = TypeVar("Result", bound="Model")
 
-DEFAULT_LOST_AFTER_S = 300.0
 SILENT_AFTER_S = 10.0
 # An attempt that its host had, and has not listed for this long in at least two reports, is gone.
 VANISHED_AFTER_S = 10.0
@@ -52,12 +52,12 @@ class Machine:
         self,
         runs: Iterable[Run],
         at: events.Instant,
-        lost_after_s: float = DEFAULT_LOST_AFTER_S,
+        tuning: SchedulerSettings | None = None,
         settings: Mapping[str, str] | None = None,
         version: int = 0,
     ) -> None:
-        self.lost_after_s = lost_after_s
-        self.ledger = Ledger(at, settings, version)
+        self.tuning = tuning or SchedulerSettings()
+        self.ledger = Ledger(at, self.tuning, settings, version)
         self.ledger.restore(runs)
         self._ticked_at = at.mono
 
@@ -302,7 +302,7 @@ class Machine:
         if silent_for > SILENT_AFTER_S and not host.silent:
             host.silent = True
             self._tell_silence(host, f"host {host.name} silent for {silent_for:.0f} s")
-        if silent_for > self.lost_after_s:
+        if silent_for > self.tuning.lost_after_s:
             for attempt in list(host.placed.values()):
                 reason = f"host {host.name} silent for {silent_for:.0f} s; what became of the attempt is not known"
                 ledger.end(ledger.runs[attempt.run], Outcome(RunStateName.LOST, reason))

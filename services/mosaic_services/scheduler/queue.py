@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
     from mosaic_services.scheduler.model import Host, Run
 
-__all__ = ["KEEP_FREE_AFTER_S", "Group", "Queue"]
-
-# So long may others overtake a run before a host is kept free for it.
-KEEP_FREE_AFTER_S = 60.0
+__all__ = ["Group", "Queue"]
 
 
 @dataclass(slots=True)
@@ -46,7 +43,8 @@ class Group:
 class Queue:
     """All runs that wait: those that could start, and those that may not yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_free_after_s: float) -> None:
+        self._keep_free_after_s = keep_free_after_s
         self._groups: dict[Demand, Group] = {}
         # The group of each run that could start.
         self._group_of: dict[str, Group] = {}
@@ -156,7 +154,7 @@ class Queue:
     def _keep_free(self, group: Group, hosts: Collection[Host], now: float, before: dict[str, Run]) -> None:
         """Keep a host free for a run that has been overtaken for too long: the same as before, or the emptiest."""
         run = group.head
-        if run.overtaken_at is None or now - run.overtaken_at < KEEP_FREE_AFTER_S:
+        if run.overtaken_at is None or now - run.overtaken_at < self._keep_free_after_s:
             return
         able = [
             host

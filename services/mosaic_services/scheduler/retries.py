@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GiveUp", "Retry", "judge", "rest_s"]
 
-LONGEST_DELAY_S = 600.0
 # So many attempts in a row that end in the same way, each within this time, show that a further one would do so, too.
 FLAPS = 3
 FLAP_S = 10.0
@@ -35,7 +34,7 @@ class GiveUp:
     reason: str
 
 
-def judge(run: Run, outcome: Outcome) -> Retry | GiveUp:
+def judge(run: Run, outcome: Outcome, longest_rest_s: float) -> Retry | GiveUp:
     """Decide about a run whose newest attempt has just ended with this outcome."""
     wanted = run.spec.retries
     if outcome.state not in {RunStateName.FAILED, RunStateName.LOST} or run.ending is not None:
@@ -58,16 +57,16 @@ def judge(run: Run, outcome: Outcome) -> Retry | GiveUp:
         return GiveUp(f"not tried again: attempt {run.begun} was the last of {run.allowed}")
     if how := _flapping(run):
         return GiveUp(f"not tried again: {how}")
-    delay = rest_s(run)
+    delay = rest_s(run, longest_rest_s)
     saved = run.checkpoint
     step = f" of step {saved.step}" if saved and saved.step is not None else ""
     resumes = f"goes on from its checkpoint{step}" if saved else "starts from the beginning"
     return Retry(delay, f"attempt {run.begun + 1} of {run.allowed} {resumes} in {number(delay)} s")
 
 
-def rest_s(run: Run) -> float:
-    """Say how long a run rests after its newest attempt: twice as long after each."""
-    return min(run.spec.retries.delay_s * 2.0 ** (run.begun - 1), LONGEST_DELAY_S)
+def rest_s(run: Run, longest_s: float) -> float:
+    """Seconds that a run rests after its newest attempt; they double with each attempt, up to a limit."""
+    return min(run.spec.retries.delay_s * 2.0 ** (run.begun - 1), longest_s)
 
 
 def _flapping(run: Run) -> str:

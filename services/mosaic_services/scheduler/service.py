@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from mosaic_bus.client import Subscription
     from mosaic_bus.messages import RunState
     from mosaic_services.home import StackHome
+    from mosaic_services.settings.model import Settings
 
 __all__ = ["SchedulerService"]
 
@@ -82,13 +83,13 @@ class SchedulerService(Service):
 
     home: StackHome
 
-    def __init__(self, home: StackHome, bus_address: str | None, lost_after_s: float) -> None:
+    def __init__(self, home: StackHome, bus_address: str | None, settings: Settings) -> None:
         home.create()
         self.lock = home.lock("scheduler")
         self.store = Store(home.scheduler_store)
-        super().__init__("scheduler", home, bus_address)
+        super().__init__("scheduler", home, bus_address, heartbeat_s=settings.services.heartbeat_s)
         self.machine = Machine(
-            self.store.load(), _now(), lost_after_s, self.store.settings(), self.epoch << _EPOCH_BITS
+            self.store.load(), _now(), settings.scheduler, self.store.settings(), self.epoch << _EPOCH_BITS
         )
         self.writer = Writer(self.store, self._release, self._store_failed)
         self._heard_at = time.monotonic()
@@ -139,7 +140,7 @@ class SchedulerService(Service):
 
     def details(self) -> dict[str, Any]:
         """Where the store is, and the settings."""
-        return {"store": str(self.store.path), "lost_after_s": self.machine.lost_after_s}
+        return {"store": str(self.store.path), "lost_after_s": self.machine.tuning.lost_after_s}
 
     # ── events in ───────────────────────────────────────────────────────────────────────────────
 

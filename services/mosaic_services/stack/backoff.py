@@ -11,8 +11,8 @@ __all__ = ["Backoff"]
 class Backoff:
     """Delays that double from `first_s` to `most_s`; a life of `reset_after_s` starts them anew."""
 
-    first_s: float = 0.2
-    most_s: float = 5.0
+    first_s: float
+    most_s: float
     reset_after_s: float = 30.0
     _next_s: float = 0.0
 

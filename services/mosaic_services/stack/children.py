@@ -10,16 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
 
-from mosaic_services.stack.backoff import Backoff
-
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mosaic_services.stack.backoff import Backoff
     from mosaic_services.stack.services import ServiceRow
 
 __all__ = ["Child", "Signals", "how_it_ended"]
@@ -27,7 +26,6 @@ __all__ = ["Child", "Signals", "how_it_ended"]
 _PR_SET_PDEATHSIG = 1
 # Looked up here, once, so that nothing is imported or allocated between fork and exec.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-_LARGEST_LOG_BYTES = 20_000_000
 _LOG_TAIL_BYTES = 20_000
 
 
@@ -47,6 +45,8 @@ class Child:
     bus_name: str
     arguments: list[str]
     log: Path
+    largest_log_bytes: int
+    backoff: Backoff
     # The signal that the kernel sends it when we die without having stopped it.
     orphaned_by: int = signal.SIGTERM
     process: subprocess.Popen[bytes] | None = None
@@ -54,14 +54,13 @@ class Child:
     restart_at: float | None = None
     restarts: int = 0
     _log_start: int = 0
-    _backoff: Backoff = field(default_factory=Backoff)
 
     def start(self) -> None:
         """Start the process, in a group of its own so that Ctrl-C reaches only us, its output appended to its log."""
         self.restart_at = None
         self.started = time.monotonic()
         with contextlib.suppress(FileNotFoundError):
-            if self.log.stat().st_size > _LARGEST_LOG_BYTES:
+            if self.log.stat().st_size > self.largest_log_bytes:
                 self.log.replace(self.log.with_suffix(".log.1"))
         parent = os.getpid()
         with self.log.open("ab") as log:
@@ -97,7 +96,7 @@ class Child:
 
     def schedule_restart(self, now: float) -> float:
         """Decide when it starts again; return the delay."""
-        delay = self._backoff.delay(now - self.started)
+        delay = self.backoff.delay(now - self.started)
         self.restart_at = now + delay
         self.restarts += 1
         return delay

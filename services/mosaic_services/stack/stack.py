@@ -12,6 +12,7 @@ from mosaic_bus import Bus, BusError
 from mosaic_bus.commands import Ping
 from mosaic_bus.wire.address import Address
 from mosaic_services.stack import leftovers
+from mosaic_services.stack.backoff import Backoff
 from mosaic_services.stack.children import Child, Signals, how_it_ended
 from mosaic_services.stack.errors import CANNOT_RUN, StackError, StackStoppedError
 from mosaic_services.stack.services import in_start_order
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mosaic_services.home import StackHome
+    from mosaic_services.settings.model import StackSettings
 
 __all__ = ["KEEP_RUNS", "Stack"]
 
-_READY_TIMEOUT_S = 30.0
-_STOP_TIMEOUT_S = 10.0
 # Beyond the longest grace period of a run, the supervisor takes up to 15 s: to end it, and to see its last lines
 # stored. A busy machine gets a little more.
 _SUPERVISOR_EXTRA_S = 20.0
@@ -40,10 +40,19 @@ _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, KEEP_RU
 class Stack:
     """The services of one home. `start`, then `keep` until a signal comes, then `stop`."""
 
-    def __init__(self, home: StackHome, address: str, host: str, host_config: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        home: StackHome,
+        address: str,
+        host: str,
+        host_config: Path,
+        tuning: StackSettings,
+        say: Callable[[str], None],
+    ) -> None:
         self.home = home
         self.address = address
         self.host = host
+        self._tuning = tuning
         self._say = say
         # Runs are stopped only if somebody asks for it, never because something here went wrong.
         self._keep_runs = True
@@ -54,6 +63,8 @@ class Stack:
                 row.bus_name(host),
                 [*common, *(word.format(host_config=host_config) for word in row.arguments)],
                 home.logs / f"{row.name}.log",
+                largest_log_bytes=tuning.log_mb * 2**20,
+                backoff=Backoff(tuning.first_restart_s, tuning.longest_restart_s),
                 orphaned_by=DETACH if row.holds_runs else signal.SIGTERM,
             )
             for row in in_start_order()
@@ -69,7 +80,7 @@ class Stack:
                 child.start()
             except (OSError, subprocess.SubprocessError) as error:
                 raise StackError(f"{child.name} could not be started: {error}") from error
-        deadline = time.monotonic() + _READY_TIMEOUT_S
+        deadline = time.monotonic() + self._tuning.ready_timeout_s
         with self._connect(deadline) as bus:
             for child in self.children:
                 self._await(bus, child, deadline)
@@ -96,7 +107,7 @@ class Stack:
                 raise self._could_not_run(child)
         if time.monotonic() > deadline:
             words = "\n".join(waiting_for.last_words())
-            message = f"{waiting_for.name} did not answer within {_READY_TIMEOUT_S:g} s"
+            message = f"{waiting_for.name} did not answer within {self._tuning.ready_timeout_s:g} s"
             raise StackError(message, f"end of {waiting_for.log}:\n{words}")
 
     @staticmethod
@@ -155,7 +166,7 @@ class Stack:
         grace = self._announce_runs()
         forced = False
         for child in reversed(self.children):
-            forced = self._end(child, grace if child.row.holds_runs else _STOP_TIMEOUT_S, forced=forced)
+            forced = self._end(child, grace if child.row.holds_runs else self._tuning.stop_timeout_s, forced=forced)
             if child.row.holds_runs and not self._keep_runs:
                 forced = self._end_runs(grace, forced=forced)
         for socket in ("in.sock", "out.sock"):
@@ -212,7 +223,7 @@ class Stack:
             self._say(f"leaving {_count(len(active))} going; the next mosaic up takes over")
         elif active:
             self._say(f"stopping {_count(len(active))}… (at most {longest:g} s; Ctrl-C again kills)")
-        return _STOP_TIMEOUT_S if self._keep_runs else longest + _SUPERVISOR_EXTRA_S
+        return self._tuning.stop_timeout_s if self._keep_runs else longest + _SUPERVISOR_EXTRA_S
 
 
 def _count(runs: int) -> str:

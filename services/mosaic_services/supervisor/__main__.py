@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mosaic_bus.logs import configure_logging
 from mosaic_bus.service import serve
-from mosaic_services.arguments import service_arguments
+from mosaic_services.arguments import service_arguments, settings_of
 from mosaic_services.home import StackHome
 from mosaic_services.host_config import HostConfig, HostConfigError
 from mosaic_services.supervisor.inventory import take_inventory
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, metavar="N", help="how many GPUs to offer (default: those that NVML finds)")
     parser.add_argument("--tag", action="append", metavar="NAME", help="a tag that runs may require (repeatable)")
     arguments = parser.parse_args()
+    settings = settings_of(parser, arguments)
     configure_logging("supervisor")
     said = {name: getattr(arguments, name) for name in ("host", "cpus", "memory_mb", "gpus")}
     try:
@@ -40,9 +41,9 @@ def main() -> int:
         inventory = take_inventory(config, default_host(), os.environ)
     except HostConfigError as error:
         parser.error(str(error))
-    home = StackHome.find(arguments.home)
+    home = StackHome.find(settings.home)
     home.create()
-    return serve(lambda: SupervisorService(home, arguments.bus, inventory), "supervisor")
+    return serve(lambda: SupervisorService(home, settings.bus, inventory, settings), "supervisor")
 
 
 if __name__ == "__main__":

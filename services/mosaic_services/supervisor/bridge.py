@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mosaic_bus import topics
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Batch, Position, StreamId, StreamTail, StreamTails
+from mosaic_services.settings.model import SupervisorSettings
 from mosaic_services.supervisor.line_file import Cut, Limits, LineFile
 
 if TYPE_CHECKING:
@@ -19,20 +20,18 @@ if TYPE_CHECKING:
 
     from mosaic_bus.messages import Model
 
-__all__ = ["WINDOW_BYTES", "Bridge", "Stream"]
+__all__ = ["Bridge", "Stream"]
 
 _log = Logger()
 
-# How far ahead of the store a stream may be: enough to keep the store busy, little enough to fit every queue between.
-WINDOW_BYTES = 4 * 1024 * 1024
-# The same for all streams together. ZeroMQ keeps 500 messages for a reader and drops the next; so many batches of full
-# size are well below that, however many workers write flat out at the same time.
+# Defaults: how far ahead of the store one stream may be, and how often journals are read. A batch costs everybody more
+# than a line does, and a wake-up takes time from a core that a training could use.
+_DEFAULTS = SupervisorSettings()
+# How far ahead of the store all streams together may be. ZeroMQ keeps 500 messages for a reader and drops the next;
+# this many batches of full size are well below that, however many workers write flat out at the same time.
 _ALL_WINDOWS_BYTES = 24 * 1024 * 1024
 # Batches of one stream before the next stream has its turn.
 _BATCHES_PER_TURN = 4
-# A batch costs everybody more than a line does, and to wake up and look costs, too, on cores that a training could use:
-# so there are twenty turns a second, and the next one comes at once only if there was a batch of some size.
-_LOOK_S = 0.05
 # While many streams have something to say, each waits so long for every one of them before it is looked at again, so
 # that there are not much more than five hundred batches a second in all.
 _LINGER_PER_STREAM_S = 0.002
@@ -92,11 +91,13 @@ class Bridge:
         now: float,
         *,
         limits: Limits | None = None,
-        window: int = WINDOW_BYTES,
+        window: int = _DEFAULTS.window_mb * 2**20,
+        look_s: float = _DEFAULTS.look_every_s,
     ) -> None:
         self.host = host
         self._limits = limits or Limits()
         self._window = window
+        self._look_s = look_s
         self.streams: dict[StreamId, Stream] = {}
         self.counters: Counter[str] = Counter({"lines": 0, "bytes": 0, "resent": 0})
         self._publish = publish
@@ -156,15 +157,15 @@ class Bridge:
         alive = self.store_is_alive(now)
         busy = sum(1 for stream in self.streams.values() if stream.is_busy)
         window = min(self._window, max(2 * self._limits.chunk, _ALL_WINDOWS_BYTES // max(1, busy)))
-        linger = _pause(busy * _LINGER_PER_STREAM_S)
-        rest = _pause(len(self.streams) * _REST_PER_STREAM_S)
-        wait = _LOOK_S if self.streams else _LONGEST_WAIT_S
+        linger = self._pause(busy * _LINGER_PER_STREAM_S)
+        rest = self._pause(len(self.streams) * _REST_PER_STREAM_S)
+        wait = self._look_s if self.streams else _LONGEST_WAIT_S
         for stream in list(self.streams.values()):
             if stream.drained and stream.repair is None:
                 stream.is_busy = False
                 continue
             is_urgent = (stream.ended or stream.repair is not None) and not stream.is_troubled
-            if now + _LOOK_S / 2 < stream.look_at and not is_urgent:
+            if now + self._look_s / 2 < stream.look_at and not is_urgent:
                 continue
             stream.is_held_up = False
             try:
@@ -288,7 +289,6 @@ class Bridge:
             ],
         )
 
-
-def _pause(seconds: float) -> float:
-    """How long to leave a file alone, within bounds."""
-    return min(max(seconds, _LOOK_S), _LONGEST_WAIT_S)
+    def _pause(self, seconds: float) -> float:
+        """How long to leave a file alone, within bounds."""
+        return min(max(seconds, self._look_s), _LONGEST_WAIT_S)

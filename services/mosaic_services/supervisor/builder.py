@@ -26,6 +26,7 @@ from mosaic_services.environments import (
     status,
 )
 from mosaic_services.processes import MARK, build_mark
+from mosaic_services.settings.model import SupervisorSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +39,6 @@ _log = Logger()
 
 Key = tuple[str, str]
 
-# A build that failed may succeed later, when the network or the disk is back: it is offered again after a while.
-_RETRY_AFTER_S = 60.0
-_RETRY_AT_MOST_S = 1800.0
 _LONGEST_LINE = 4 * 1024 * 1024
 # Somebody may edit a worker while it is built.
 _TRIES = 5
@@ -66,8 +64,15 @@ class BuildFailedError(Exception):
 class Builder:
     """Knows the environments of this host and builds what is missing, each once at a time."""
 
-    def __init__(self, home: StackHome, host: str, tell: Callable[[BuildProgress], None]) -> None:
+    def __init__(
+        self,
+        home: StackHome,
+        host: str,
+        tell: Callable[[BuildProgress], None],
+        tuning: SupervisorSettings | None = None,
+    ) -> None:
         self._home = home
+        self._tuning = tuning or SupervisorSettings()
         self._host = host
         self._tell = tell
         self._environments: dict[Key, Environment] = {}
@@ -214,7 +219,9 @@ class Builder:
             self._progress.pop(key, None)
         if error:
             earlier = self._broken.get(key)
-            delay = min(2 * earlier.delay, _RETRY_AT_MOST_S) if earlier else _RETRY_AFTER_S
+            delay = (
+                min(2 * earlier.delay, self._tuning.longest_build_retry_s) if earlier else self._tuning.build_retry_s
+            )
             self._broken[key] = Broken(fingerprint, error, delay, time.monotonic() + delay)
             reason = f"environment {worker} ({profile}) could not be built: {error}"
             raise BuildFailedError(reason, is_of_the_worker=is_of_the_worker)

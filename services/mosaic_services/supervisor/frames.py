@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     from mosaic_bus.messages import Model
     from mosaic_services.attempt_folder import AttemptKey
 
-__all__ = ["FASTLANE_DIR", "LIST_S", "TURN_S", "Frames", "Ring"]
+__all__ = ["FASTLANE_DIR", "LIST_S", "Frames", "Ring"]
 
 _log = Logger()
 
 FASTLANE_DIR = "MOSAIC_FASTLANE_DIR"
-# How often there is a turn, and how many rings are looked at in one: up to so many streams, each is announced up to
-# twenty times a second; of more, each less often.
-TURN_S = 0.05
+# Rings that are looked at in one turn (supervisor.frames_per_second): up to this many streams, each is announced in
+# every turn; of more, each less often.
 _RINGS_PER_TURN = 25
 # How often a folder is listed; with many attempts less often, for every one of them by this much.
 LIST_S = 0.5

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from mosaic_services.attempt_folder import AttemptKey
     from mosaic_services.supervisor.frames import Frames
 
-__all__ = ["LEASE_S", "TURN_S", "Encoded", "Job", "Pictures"]
+__all__ = ["LEASE_S", "Encoded", "Job", "Pictures"]
 
 LEASE_S = 5.0
-# At most so often is a stream encoded.
-TURN_S = 1 / 15
 # A picture that stays the same is sent again, to those who asked meanwhile, at most so often.
 _AGAIN_S = 1.0
 

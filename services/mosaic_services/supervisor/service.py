@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from mosaic_bus.client import Subscription
     from mosaic_bus.wire.envelope import Message
     from mosaic_services.home import StackHome
+    from mosaic_services.settings.model import Settings
     from mosaic_services.supervisor.inventory import Inventory
 
 __all__ = ["SupervisorService"]
 
 _log = Logger()
 
-_USAGE_S = 2.0
 _SCAN_S = 5.0
 _ENDING_S = 0.02
 # At the end of the supervisor: how long to wait for the last lines to be stored.
@@ -72,14 +72,17 @@ class SupervisorService(Service):
 
     home: StackHome
 
-    def __init__(self, home: StackHome, bus_address: str | None, inventory: Inventory) -> None:
+    def __init__(self, home: StackHome, bus_address: str | None, inventory: Inventory, settings: Settings) -> None:
         host = inventory.host
-        super().__init__(topics.supervisor(host), home, bus_address)
+        super().__init__(topics.supervisor(host), home, bus_address, heartbeat_s=settings.services.heartbeat_s)
+        self._tuning = tuning = settings.supervisor
         self.lock = home.lock("supervisor")
         self.host = host
         self.inventory = inventory
-        self.builder = Builder(home, host, self._tell_build)
-        self.bridge = Bridge(host, self._publish, time.monotonic())
+        self.builder = Builder(home, host, self._tell_build, tuning)
+        self.bridge = Bridge(
+            host, self._publish, time.monotonic(), window=tuning.window_mb * 2**20, look_s=tuning.look_every_s
+        )
         self.templates = Templates(home.runs, self.spawn)
         self.frames = Frames(home.frames, host, self._publish)
         self.pictures = Pictures(self.frames)
@@ -258,12 +261,12 @@ class SupervisorService(Service):
             for key, usage in usages.items():
                 if key in self.attempts.tracked:
                     self.attempts.tracked[key].usage = usage
-            await asyncio.sleep(_USAGE_S)
+            await asyncio.sleep(self._tuning.usage_every_s)
 
     async def _follow_frames(self) -> None:
         while True:
             self.frames.turn(time.monotonic())
-            await asyncio.sleep(frames.LIST_S if self.frames.is_idle else frames.TURN_S)
+            await asyncio.sleep(frames.LIST_S if self.frames.is_idle else 1 / self._tuning.frames_per_second)
 
     async def _encode_pictures(self) -> None:
         while True:
@@ -274,7 +277,7 @@ class SupervisorService(Service):
             for topic, handle, picture in self.pictures.take(encoded, now):
                 self.bus.publish(topic, handle, (picture,))
             # A host is there for its runs: pictures get at most half a processor.
-            await asyncio.sleep(max(pictures.TURN_S - (now - begun), now - begun))
+            await asyncio.sleep(max(1 / self._tuning.pictures_per_second - (now - begun), now - begun))
 
     async def _scan(self) -> None:
         while True:

@@ -30,6 +30,7 @@ from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Batch, StoredPosition, StoredPositions, StreamTails
 from mosaic_bus.service import Service, explain
+from mosaic_services.settings.model import Settings
 from mosaic_services.telemetry.inbox import Arrival, Inbox
 from mosaic_services.telemetry.queries import Queries
 from mosaic_services.telemetry.writer import Report, Writer
@@ -44,9 +45,7 @@ __all__ = ["TelemetryService"]
 
 _log = Logger()
 
-INBOX_BYTES = 64 * 1024 * 1024
 ASK_TIMEOUT_S = 0.9
-_QUERIES_AT_ONCE = 4
 _REFUSED_AT_MOST = 100
 """Of so many sources the first bad body is logged; all are counted."""
 
@@ -56,15 +55,19 @@ class TelemetryService(Service):
 
     home: StackHome
 
-    def __init__(self, home: StackHome, bus_address: str | None = None) -> None:
+    def __init__(self, home: StackHome, bus_address: str | None = None, settings: Settings | None = None) -> None:
         home.create()
         # First of all: a second aggregator must not count as a start.
         self._lock = home.lock("telemetry")
-        super().__init__("telemetry", home, bus_address)
-        self._inbox = Inbox(INBOX_BYTES, time.monotonic)
-        self._writer = Writer(home.telemetry_store, self._inbox, self._from_writer, time.monotonic, time.time)
+        settings = settings or Settings()
+        tuning = settings.telemetry
+        super().__init__("telemetry", home, bus_address, heartbeat_s=settings.services.heartbeat_s)
+        self._inbox = Inbox(tuning.inbox_mb * 2**20, time.monotonic)
+        self._writer = Writer(
+            home.telemetry_store, self._inbox, self._from_writer, time.monotonic, time.time, tuning.summary_every_s
+        )
         self._queries = Queries(home.telemetry_store)
-        self._querying = asyncio.Semaphore(_QUERIES_AT_ONCE)
+        self._querying = asyncio.Semaphore(tuning.queries_at_once)
         self._loop = asyncio.get_running_loop()
         self._bad_batches = 0
         self._refused: set[str] = set()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mosaic_bus.logs import Logger
+from mosaic_services.settings.model import TelemetrySettings
 from mosaic_services.telemetry.lines import read_journal, read_log, unreadable
 from mosaic_services.telemetry.store import NUMBER_BITS, Entry, Store
 from mosaic_services.telemetry.streams import Ask, StreamKey
@@ -36,7 +37,6 @@ ENOUGH_BYTES = 1024 * 1024
 TRANSACTION_S = 0.1
 """No transaction takes much longer than this."""
 TICK_S = 0.1
-SUMMARY_EVERY_S = 0.5
 SUMMARIES_AT_ONCE = 250
 """If more runs have news, they take turns: each message costs everybody on the bus, and nobody can read so many."""
 POSITIONS_EVERY_S = 1.0
@@ -68,6 +68,7 @@ class Writer(threading.Thread):
         report: Callable[[Report], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
+        summary_every_s: float = TelemetrySettings().summary_every_s,
     ) -> None:
         super().__init__(name="telemetry-writer", daemon=True)
         self.counters = dict.fromkeys(
@@ -81,6 +82,7 @@ class Writer(threading.Thread):
         self._report = report
         self._clock = clock
         self._wall = wall
+        self._summary_every_s = summary_every_s
         self._store = Store(path)
         self._entries: dict[StreamKey, Entry] = {}
         self._newest: dict[str, int] = {}
@@ -126,7 +128,7 @@ class Writer(threading.Thread):
                     next_tick = now + TICK_S
                     self._tick(report, now)
                 if now >= next_summaries:
-                    next_summaries = now + SUMMARY_EVERY_S
+                    next_summaries = now + self._summary_every_s
                     self._make_summaries(report, now)
                 if now >= next_positions:
                     next_positions = now + POSITIONS_EVERY_S
