@@ -14,9 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mosaic_bus import messages
+from mosaic_bus import messages, refusals
 from mosaic_bus.commands import Command, common, scheduler, supervisor, telemetry
 from mosaic_bus.messages import Model
+from mosaic_bus.refusals import RefusalCode
 from mosaic_services.stack.services import in_start_order
 
 if TYPE_CHECKING:
@@ -41,14 +42,17 @@ COMMANDS_HEAD = """## Commands
 
 Publish to
 `command.<service>.`; see [part 3 of the protocol](protocol.md#part-3-commands). Besides the codes given below,
-any command can be refused with:
+any command can be refused with `unknown_command`, `invalid_arguments`, `too_large`, `busy` and `internal`.
+"""
 
-| code | meaning |
-|---|---|
-| `unknown_command` | the service does not know a command of this name; the message lists those it knows |
-| `invalid_arguments` | an argument is missing, unknown or not allowed; the message names each, and what is allowed |
-| `too_large` | the answer would exceed the size of a message: ask for less |
-| `internal` | the service failed; its log says more |
+REFUSALS_HEAD = """## Refusals
+
+A refusal has a `code`, a `message` for people, and `details` for programs: never read anything out of the message. The
+fields of [RefusalDetails](#refusaldetails) that can come with a code are in the last column; `index` comes only with
+`submit_many` and `runs`.
+
+| code | meaning | details |
+|---|---|---|
 """
 
 # The modules of mosaic_bus.commands: who answers, and where to send.
@@ -171,11 +175,21 @@ def command_section(command: type[Command[Any]]) -> str:
     codes = re.search(r"Refused with (.+?)\.(?:\s|$)", text, re.DOTALL)
     text = re.sub(r"\s*Refused with .+?\.(?=\s|$)", "", text, flags=re.DOTALL)
     result = command.result.__name__
-    refusals = f"\n\nRefused with {' '.join(codes[1].split())}." if codes else ""
+    refused = f"\n\nRefused with {' '.join(codes[1].split())}." if codes else ""
     return (
         f"#### {command.name}\n\n{text}\n\nArguments:\n\n{fields_table(command)}\n\n"
-        f"Result: [{result}](#{result.lower()}){refusals}"
+        f"Result: [{result}](#{result.lower()}){refused}"
     )
+
+
+def refusals_section() -> str:
+    """The codes of refusals, and the models of their details."""
+    rows = [
+        f"| `{each.value}` | {each.meaning} | {', '.join(f'`{name}`' for name in each.details)} |"
+        for each in RefusalCode
+    ]
+    models = [each for each in models_of(refusals) if issubclass(each, Model)]
+    return "\n\n".join([REFUSALS_HEAD + "\n".join(rows), *map(body_section, models)])
 
 
 def services_section() -> str:
@@ -203,6 +217,7 @@ def render() -> str:
         results.extend(each for each in models if not issubclass(each, Command))
     parts.append("## Results of commands")
     parts.extend(body_section(each) for each in results)
+    parts.append(refusals_section())
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -140,7 +140,7 @@ def test_exit_codes_and_signals_end_up_in_the_reason(stack):
 @pytest.mark.parametrize(
     ("spec", "code", "said"),
     [
-        ({"worker": "stres"}, "unknown_worker", ["stres", "did you mean", "stress"]),
+        ({"worker": "stres"}, "unknown_worker", ["stres", "stress"]),
         ({"worker": "stress", "profile": "defualt"}, "unknown_profile", ["defualt", "default"]),
         ({"worker": "stress", "config": {"evnts": 1}}, "invalid_config", ["evnts", "events"]),
         ({"worker": "stress", "config": {"events": -3}}, "invalid_config", ["events", "-3", "0"]),
@@ -157,8 +157,9 @@ def test_bad_spec_is_refused_at_submit_with_field_value_and_what_is_allowed(stac
     with pytest.raises(CommandRefusedError) as refused:
         stack.bus.request("scheduler", Submit(spec=RunSpec.model_validate(spec)))
     assert refused.value.code == code
+    told = f"{refused.value.message} {refused.value.details}"
     for word in said:
-        assert word in refused.value.message
+        assert word in told
     assert stack.bus.request("scheduler", Runs()).total == before
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
+
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
+
 __all__ = [
     "BadAddressError",
     "BadMessageError",
@@ -54,13 +58,31 @@ class MessageTooLargeError(BadMessageError):
 
 
 class CommandRefusedError(BusError):
-    """A service understood a command and said no; `code`, `message` and `details` say why."""
+    """A service refused a command; `code`, `message` and `details` say why."""
 
-    def __init__(self, code: str, message: str, details: dict[str, Any] | None = None) -> None:
+    def __init__(self, code: RefusalCode, message: str, details: RefusalDetails | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        self.details = details or {}
+        self.details = details or RefusalDetails()
+
+    @classmethod
+    def received(cls, error: object) -> CommandRefusedError:
+        """Read the `error` of an answer; one that is not as documented is still an error."""
+        fields = error if isinstance(error, dict) else {}
+        name, message = str(fields.get("code", "")), str(fields.get("message", "refused without a reason"))
+        code = RefusalCode.read(name)
+        if code is RefusalCode.UNKNOWN and name:
+            message = f"{message} ({name})"
+        try:
+            details = RefusalDetails.model_validate(fields.get("details") or {})
+        except ValidationError:
+            details = RefusalDetails()
+        return cls(code, message, details)
+
+    def about(self, prefix: str, **details: Any) -> CommandRefusedError:
+        """The same refusal with a prefix to its message and further details."""
+        return CommandRefusedError(self.code, f"{prefix}{self.message}", self.details.model_copy(update=details))
 
 
 class NoAnswerError(BusError):

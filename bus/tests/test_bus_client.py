@@ -13,6 +13,7 @@ from mosaic_bus import Address, BusClient, CommandRefusedError, Home, NoAnswerEr
 from mosaic_bus.commands import Ack, Cancel, Command, Info, Ping, RunList, Runs, Series, Stats
 from mosaic_bus.errors import BadAddressError, BadMessageError, MessageTooLargeError
 from mosaic_bus.messages import BuildProgress, Model
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_bus.service import Service
 from mosaic_bus.service import base as service_module
 from mosaic_bus.wire import envelope
@@ -50,13 +51,13 @@ class Counting(Service):
         self.done += 1
         await self.may_answer.wait()
         if command.run == "refuse":
-            raise CommandRefusedError("already_final", "it has ended", {"state": "failed"})
+            raise CommandRefusedError(RefusalCode.ALREADY_FINAL, "it has ended", RefusalDetails(state="failed"))
         if command.run == "fail":
             raise RuntimeError("a bug")
         if command.run == "huge":
             return Ack(note="x" * envelope.MAX_MESSAGE_BYTES)
         if command.run == "odd":
-            raise CommandRefusedError("odd", "cannot be encoded", {"value": object()})
+            raise CommandRefusedError(RefusalCode.NOT_FINAL, "cannot be encoded", RefusalDetails(value=object()))
         return Ack(note=f"{self.done}")
 
     async def _on_runs(self, command):
@@ -389,17 +390,21 @@ def test_refusals_carry_code_message_and_details(shared_broker):
                 return caught.value
 
             error = await refusal(Cancel(run="refuse"))
-            assert (error.code, error.message, error.details) == ("already_final", "it has ended", {"state": "failed"})
+            assert (error.code, error.message) == (RefusalCode.ALREADY_FINAL, "it has ended")
+            assert error.details == RefusalDetails(state="failed")
             error = await refusal(Series(run="x", metric="y"))
             assert error.code == "unknown_command"
-            assert "'series'" in error.message
-            assert "cancel, info, ping" in error.message
+            assert error.details.value == "series"
+            assert error.details.allowed == ["cancel", "info", "ping", "runs", "stats"]
             error = await refusal(Cancel(run="fail"))
             assert (error.code, error.message) == ("internal", "counting failed on 'cancel': RuntimeError: a bug")
             error = await refusal(BadRuns())
             assert error.code == "invalid_arguments"
-            assert "states: " in error.message
-            assert "surplus: Extra inputs are not permitted" in error.message
+            assert [(each.field, each.value) for each in error.details.problems] == [
+                ("states", 7),
+                ("limit", 0),
+                ("surplus", "x"),
+            ]
             assert "limit: Input should be greater than or equal to 1, got 0" in error.message
             assert (await refusal(Cancel(run="huge"))).code == "too_large"
             assert (await refusal(Cancel(run="odd"))).code == "internal"
@@ -503,4 +508,6 @@ def test_answer_that_is_not_as_documented_is_a_bus_error(shared_broker):
     for payload in ({}, {"error": "text"}, {"error": {"details": [1]}}):
         with pytest.raises(CommandRefusedError) as caught:
             BusClient._read_answer(payload, Ping())
-        assert caught.value.details == {}
+        assert (caught.value.code, caught.value.details) == (RefusalCode.UNKNOWN, RefusalDetails())
+    newer = CommandRefusedError.received({"code": "newer", "message": "no", "details": {"near": ["x"], "more": 1}})
+    assert (newer.code, newer.message, newer.details.near) == (RefusalCode.UNKNOWN, "no (newer)", ["x"])

@@ -42,6 +42,7 @@ from mosaic_bus.messages import (
     RunSpec,
     RunStateName,
 )
+from mosaic_bus.refusals import RefusalCode
 from mosaic_services.scheduler import events
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.machine import Machine
@@ -384,12 +385,12 @@ class World(RuleBasedStateMachine):
         answered = events.Answered(self._at(), host.name, command)
         match command:
             case Place() if host.stopping:
-                return replace(answered, refusal=CommandRefusedError("stopping", "it is about to end"))
+                return replace(answered, refusal=CommandRefusedError(RefusalCode.STOPPING, "it is about to end"))
             case Place() if host.full and key not in host.attempts and key not in host.forgotten:
-                return replace(answered, refusal=CommandRefusedError("host_unavailable", "disk full"))
+                return replace(answered, refusal=CommandRefusedError(RefusalCode.HOST_UNAVAILABLE, "disk full"))
             case Place(spec=spec):
                 if key in host.forgotten:
-                    return replace(answered, refusal=CommandRefusedError("already_ended", "it has ended"))
+                    return replace(answered, refusal=CommandRefusedError(RefusalCode.ALREADY_ENDED, "it has ended"))
                 phase = AttemptPhase.PREPARING
                 host.attempts.setdefault(
                     key,

@@ -203,7 +203,11 @@ def samples() -> list[tuple[str, str, Message]]:
         found.append((what, "FrameHandle", message))
     me = f"client.{CLIENT}"
     cancel = {"command": Cancel.name, "reply_to": CLIENT, "args": Cancel(run=RUN).model_dump(mode="json")}
-    refusal = {"code": "already_final", "message": "the run has ended: failed", "details": {"state": "failed"}}
+    refusal = {
+        "code": "already_final",
+        "message": "the run has ended: failed",
+        "details": {"run": RUN, "state": "failed"},
+    }
     answers: list[tuple[str, dict[str, Any]]] = [
         ("the command carried out", {"ok": True, "result": Ack(note="stopping").model_dump(mode="json")}),
         ("the command refused", {"ok": False, "error": refusal}),

@@ -257,15 +257,7 @@ class BusClient:
                 return cast("Result", command.result.model_validate(payload.get("result") or {}))
             except ValidationError as error:
                 raise BadMessageError(f"the answer to {command.name!r} is not as documented: {error}") from error
-        reason = payload.get("error")
-        if not isinstance(reason, dict):
-            reason = {}
-        details = reason.get("details")
-        raise CommandRefusedError(
-            str(reason.get("code", "unknown")),
-            str(reason.get("message", "refused without a reason")),
-            details if isinstance(details, dict) else {},
-        )
+        raise CommandRefusedError.received(payload.get("error"))
 
     # ── subscribing ─────────────────────────────────────────────────────────────────────────────
 

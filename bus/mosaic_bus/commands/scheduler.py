@@ -81,7 +81,7 @@ class SubmittedMany(Model):
 class SubmitMany(Command[SubmittedMany]):
     """Queue many runs, all or none. `after` may name runs of the same command.
 
-    Refused as `submit` is, and with `circular_after`; the message names the first run that is wrong.
+    Refused as `submit` is; `index` in the details says which run is wrong.
     """
 
     name: ClassVar[str] = "submit_many"

@@ -15,12 +15,21 @@ from pydantic import ValidationError
 from mosaic_bus import topics
 from mosaic_bus.client.connection import BusClient, Subscription
 from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Stats
-from mosaic_bus.errors import BadMessageError, BusError, CommandRefusedError, NameTakenError, NoAnswerError
+from mosaic_bus.errors import (
+    BadMessageError,
+    BusError,
+    CommandRefusedError,
+    MessageTooLargeError,
+    NameTakenError,
+    NoAnswerError,
+)
 from mosaic_bus.logs import Logger, configure_logging
 from mosaic_bus.messages import Model, ServiceState
+from mosaic_bus.refusals import RefusalCode, RefusalDetails, brief, explain, find_problems
 from mosaic_bus.service.answers import AnswerBook
 from mosaic_bus.wire import envelope
 from mosaic_bus.wire.envelope import PROTOCOL_VERSION, Message
+from mosaic_bus.wording import near_names, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -41,7 +50,6 @@ _NAME_TAKEN_WITHIN_S = 0.3
 _LONGEST_NAME = 64
 # Who is told to stop while it begins has so long to get it done: without a broker it never will.
 _BEGIN_S = 5.0
-_PROBLEMS_SHOWN = 20
 VERSION = "0.1.0"
 
 
@@ -219,8 +227,9 @@ class Service:
             envelope.check_size([packed, bytes(envelope.MAX_HEADER_BYTES)])
         except BadMessageError as error:
             _log.warning("answer cannot be sent", reason=str(error))
-            code = error.code if error.code == "too_large" else "internal"
-            packed = envelope.pack(_refusal(code, f"{self.name} has an answer that cannot be sent: {error}", {}))
+            code = RefusalCode.TOO_LARGE if isinstance(error, MessageTooLargeError) else RefusalCode.INTERNAL
+            refusal = CommandRefusedError(code, f"{self.name} has an answer that cannot be sent: {error}")
+            packed = envelope.pack(_refusal(refusal))
         return packed
 
     async def _answer(self, message: Message) -> dict[str, Any]:
@@ -228,22 +237,27 @@ class Service:
         try:
             found = self._handlers.get(name) if isinstance(name, str) else None
             if found is None:
-                known = ", ".join(sorted(self._handlers))
-                raise CommandRefusedError(
-                    "unknown_command", f"{self.name} does not know {envelope.shown(name)}; it knows {known}"
-                )
+                raise self._unknown(name)
             kind, handler = found
             args = message.payload.get("args", {})
             result = await handler(kind.model_validate(args))
             return {"ok": True, "result": result.model_dump(mode="json")}
         except CommandRefusedError as error:
-            return _refusal(error.code, error.message, error.details)
+            return _refusal(error)
         except ValidationError as error:
-            return _refusal("invalid_arguments", explain(error), {})
+            problems = RefusalDetails(problems=find_problems(error))
+            return _refusal(CommandRefusedError(RefusalCode.INVALID_ARGUMENTS, explain(error), problems))
         except Exception as error:
-            _log.exception("command failed", command=envelope.shown(name))
-            reason = f"{self.name} failed on {envelope.shown(name)}: {type(error).__name__}: {error}"
-            return _refusal("internal", reason, {})
+            _log.exception("command failed", command=shown(name))
+            reason = f"{self.name} failed on {shown(name)}: {type(error).__name__}: {error}"
+            return _refusal(CommandRefusedError(RefusalCode.INTERNAL, reason))
+
+    def _unknown(self, name: object) -> CommandRefusedError:
+        known = sorted(self._handlers)
+        near = near_names(name, known) if isinstance(name, str) else []
+        said = f"{self.name} has no command {shown(name)}; it has {', '.join(known)}"
+        details = RefusalDetails(value=brief(name), near=near, allowed=known)
+        return CommandRefusedError(RefusalCode.UNKNOWN_COMMAND, said, details)
 
     async def _on_ping(self, _: Ping) -> Ack:
         return Ack(note="pong")
@@ -264,20 +278,9 @@ class Service:
         return self._state()
 
 
-def explain(error: ValidationError) -> str:
-    """Say what was wrong with some input: each field, the value given, and what is allowed."""
-    problems = []
-    for each in error.errors(include_url=False)[:_PROBLEMS_SHOWN]:
-        where = ".".join(str(part)[:_LONGEST_NAME] for part in each["loc"]) or "value"
-        given = "" if each["type"] == "missing" else f", got {envelope.shown(each['input'])}"
-        problems.append(f"{where}: {each['msg']}{given}")
-    if (more := error.error_count() - len(problems)) > 0:
-        problems.append(f"and {more:,} more")
-    return "; ".join(problems)
-
-
-def _refusal(code: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
-    return {"ok": False, "error": {"code": code, "message": message, "details": details}}
+def _refusal(error: CommandRefusedError) -> dict[str, Any]:
+    details = error.details.model_dump(exclude_defaults=True)
+    return {"ok": False, "error": {"code": error.code, "message": error.message, "details": details}}
 
 
 def _allow_many_files() -> None:

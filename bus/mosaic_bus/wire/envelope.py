@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from mosaic_bus.errors import BadMessageError, MessageTooLargeError, WrongVersionError
+from mosaic_bus.wording import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sized
@@ -32,7 +33,6 @@ __all__ = [
     "encode_topic",
     "new_id",
     "pack",
-    "shown",
 ]
 
 PROTOCOL_VERSION = 2
@@ -42,7 +42,6 @@ _TOPIC_LENGTH = 256
 _PARTS_BEFORE_BUFFERS = 3
 MAX_PARTS = 64
 _LARGEST_WHOLE = 2**53  # what every language counts exactly
-_SHOWN_LENGTH = 200
 # msgpack makes room for a list before it reads it, as long as the list claims to be: nested, that is a bomb.
 _LONGEST_ARRAY = 1_000_000
 _TOPICS_REMEMBERED = 20_000
@@ -97,15 +96,6 @@ _HEADER_TYPES: dict[str, tuple[type, ...]] = {
     "wall": _NUMBER,
     "mono": _NUMBER,
 }
-
-
-def shown(value: object) -> str:
-    """A value for a message to people: whoever sent it chose it, so it may be huge, or nested too deep to be shown."""
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}…"
 
 
 def _unpack_map(what: str, data: bytes) -> dict[str, Any]:

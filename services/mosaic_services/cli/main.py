@@ -215,20 +215,23 @@ def _explain(error: Exception, arguments: list[str]) -> int:
 
 
 def _refusal_hint(error: CommandRefusedError) -> str:
-    """Say what to do about a refusal, unless its message does."""
-    if error.code == "ambiguous_run":  # the message names them, by what is enough of their ids
-        return ""
-    near = error.details.get("near") or error.details.get("candidates")
-    names = list(map(str, near)) if isinstance(near, list) else []
-    if "did you mean" in error.message or any(name in error.message for name in names):
-        return ""
-    return f"did you mean {', '.join(names)}?" if names else _HINTS.get(error.code, "")
+    """Say what to do about a refusal."""
+    near, allowed = error.details.near, error.details.allowed
+    hints = [f"did you mean {', '.join(near)}?"] if near else []
+    if allowed and error.code != "unknown_command":  # its message lists them
+        hints.append(f"known: {', '.join(allowed)}")
+    if not near and error.code in _HINTS and not error.details.candidates:
+        hints.append(_HINTS[error.code])
+    return "\n".join(hints)
 
 
 _HINTS = {
     "unknown_run": "see: mosaic runs",
     "unknown_group": "see: mosaic sweep list",
     "unknown_host": "see: mosaic hosts",
+    "impossible_resources": "ask for less, or let it wait for a larger host with wait_for_host=true",
+    "unknown_tag": "or let it wait for such a host with wait_for_host=true",
+    "invalid_config": "see what the worker takes: mosaic workers describe WORKER",
 }
 
 

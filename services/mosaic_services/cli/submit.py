@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,13 +91,13 @@ def _submit(bus: Bus, specs: list[tuple[str, RunSpec]]) -> list[Submitted]:
     try:
         return bus.request("scheduler", SubmitMany(runs=[NewRun(spec=spec) for _, spec in specs])).runs
     except CommandRefusedError as error:
-        message = error.message
-        # The scheduler knows a run of several only by its number.
         if len(specs) == 1:
-            message = f"{specs[0][0]}: {message}"
-        elif found := re.match(r"run (\d+) of ", message):
-            message = f"{specs[int(found[1]) - 1][0]}: {message}\nnone of the {len(specs)} runs is queued"
-        raise CommandRefusedError(error.code, message, error.details) from error
+            raise error.about(f"{specs[0][0]}: ") from error
+        if error.details.index is None:
+            raise
+        named = error.about(f"{specs[error.details.index][0]}: ")
+        message = f"{named.message}\nnone of the {len(specs)} runs is queued"
+        raise CommandRefusedError(named.code, message, named.details) from error
 
 
 def _print(submitted: list[Submitted]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from mosaic_bus.commands import Describe, Forget, Stop
 from mosaic_bus.messages import AttemptPhase, FailureCategory, RunStateName
+from mosaic_bus.refusals import RefusalCode
 from mosaic_services.scheduler import events, outcomes, requests
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.ledger import Ledger
@@ -186,7 +187,7 @@ class Machine:
 
     def _never_arrives(self, host: Host, attempt: Attempt) -> bool:
         """Whether a report without an attempt that was refused shows that no earlier offer of it arrives any more."""
-        if attempt.refused_as == "stopping" and host.state is not None and host.state.draining:
+        if attempt.refused_as == RefusalCode.STOPPING and host.state is not None and host.state.draining:
             return True
         return self._missing_for_good(attempt) and self.ledger.at.mono - attempt.offered_at > SETTLED_AFTER_S
 
@@ -270,7 +271,7 @@ class Machine:
         attempt = run.current
         hosts = ledger.hosts.values() if attempt is None else [ledger.hosts[attempt.host]]
         problems, checked = config_problems(run.spec, hosts, ledger.schemas)
-        reason = f"invalid configuration: {'; '.join(problems)}"
+        reason = f"invalid configuration: {'; '.join(map(str, problems))}"
         if not problems:
             if checked:
                 run.checked = checked

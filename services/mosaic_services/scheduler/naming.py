@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.refusals import RefusalCode, RefusalDetails, brief
+from mosaic_bus.wording import near_names
 from mosaic_services.scheduler.wording import listed
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = ["find_group", "find_run", "make_name"]
 
 _LONGEST_PART = 32
 _CANDIDATES_NAMED = 8
+_CANDIDATES_SENT = 100
 _NAMES_COMPARED = 2000
 
 
@@ -49,16 +51,15 @@ def find_run(runs: Mapping[str, Run], query: str) -> Run:
         return matches[0]
     if not matches:
         newest = [run.name for run in runs.values()][-_NAMES_COMPARED:]
-        near = difflib.get_close_matches(text, sorted(set(newest)), n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise CommandRefusedError("unknown_run", f"no run has the id or name {query!r}{hint}", {"near": near})
+        details = RefusalDetails(value=brief(query), near=near_names(text, newest))
+        raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, f"no run has the id or name {query!r}", details)
     matches = matches[::-1]
     named = ", ".join(f"{run.short} ({run.name}, {run.state})" for run in matches[:_CANDIDATES_NAMED])
     more = f" and {len(matches) - _CANDIDATES_NAMED} more" if len(matches) > _CANDIDATES_NAMED else ""
     raise CommandRefusedError(
-        "ambiguous_run",
+        RefusalCode.AMBIGUOUS_RUN,
         f"{query!r} fits {len(matches)} runs: {named}{more}; give one's id",
-        {"candidates": [run.id for run in matches[:100]]},
+        RefusalDetails(value=brief(query), candidates=[run.id for run in matches[:_CANDIDATES_SENT]]),
     )
 
 
@@ -72,10 +73,10 @@ def find_group(groups: Mapping[str, dict[str, Run]], query: str) -> tuple[str, d
         return found[0], groups[found[0]]
     if found:
         said = f"{query!r} fits {len(found)} groups: {listed(found[::-1], _CANDIDATES_NAMED)}"
-        raise CommandRefusedError("unknown_group", said, {"candidates": found[::-1][:100]})
-    near = difflib.get_close_matches(text, list(groups)[-_NAMES_COMPARED:], n=3)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise CommandRefusedError("unknown_group", f"no group is called {query!r}{hint}", {"near": near})
+        details = RefusalDetails(value=brief(query), candidates=found[::-1][:_CANDIDATES_SENT])
+        raise CommandRefusedError(RefusalCode.UNKNOWN_GROUP, said, details)
+    details = RefusalDetails(value=brief(query), near=near_names(text, list(groups)[-_NAMES_COMPARED:]))
+    raise CommandRefusedError(RefusalCode.UNKNOWN_GROUP, f"no group is called {query!r}", details)
 
 
 def _first_text(config: Mapping[str, Any], *names: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import FailureCategory, RunStateName
+from mosaic_bus.refusals import RefusalCode
 from mosaic_services.scheduler.wording import duration
 
 if TYPE_CHECKING:
@@ -16,9 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["NOT_NOW", "Outcome", "of_exit", "of_refusal"]
 
 # With these a host says that it cannot take an attempt now; all other refusals are final.
-NOT_NOW = frozenset({"stopping", "host_unavailable"})
+NOT_NOW = frozenset({RefusalCode.STOPPING, RefusalCode.HOST_UNAVAILABLE})
 _CONFIGURATION_REFUSALS = frozenset(
-    {"unknown_worker", "unknown_profile", "invalid_config", "invalid_arguments", "impossible_resources"}
+    {
+        RefusalCode.UNKNOWN_WORKER,
+        RefusalCode.UNKNOWN_PROFILE,
+        RefusalCode.INVALID_CONFIG,
+        RefusalCode.INVALID_ARGUMENTS,
+        RefusalCode.IMPOSSIBLE_RESOURCES,
+    }
 )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mosaic_bus.commands import GroupList, GroupState, HostList, RunList, SnapshotResult
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunStateName
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
+from mosaic_bus.wording import near_names
 from mosaic_services.scheduler.naming import find_group, find_run
 
 if TYPE_CHECKING:
@@ -26,14 +28,15 @@ def run_list(ledger: Ledger, command: Runs, now: float) -> RunList:
     states = command.states
     known = [name.value for name in RunStateName]
     if unknown := [name for name in states if name not in known]:
-        said = f"no such state: {', '.join(map(repr, unknown))}; states are {', '.join(known)}"
-        raise CommandRefusedError("invalid_arguments", said)
+        said = f"no such state: {', '.join(map(repr, unknown))}"
+        details = RefusalDetails(field="states", value=unknown[0], near=near_names(unknown[0], known), allowed=known)
+        raise CommandRefusedError(RefusalCode.INVALID_ARGUMENTS, said, details)
     wanted = frozenset(states)
     runs: Iterable[Run] = reversed(ledger.runs.values())
     if command.group:
         runs = reversed(find_group(ledger.groups, command.group)[1].values())
     if command.runs:
-        named = {(run := find_run(ledger.runs, query)).id: run for query in command.runs}
+        named = _named(ledger, command.runs)
         runs = named.values() if not command.group else [run for run in runs if run.id in named]
     matching = list(runs)
     found = [run for run in matching if not wanted or run.state in wanted]
@@ -42,6 +45,17 @@ def run_list(ledger: Ledger, command: Runs, now: float) -> RunList:
         total=len(found),
         counts=Counter(run.state.value for run in matching),
     )
+
+
+def _named(ledger: Ledger, queries: list[str]) -> dict[str, Run]:
+    found: dict[str, Run] = {}
+    for index, query in enumerate(queries):
+        try:
+            run = find_run(ledger.runs, query)
+        except CommandRefusedError as error:
+            raise error.about("", field="runs", index=index) from error
+        found[run.id] = run
+    return found
 
 
 def group_list(ledger: Ledger, query: str, limit: int) -> GroupList:

@@ -24,11 +24,13 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunSpec, RunStateName
+from mosaic_bus.refusals import RefusalCode, RefusalDetails, brief
+from mosaic_bus.wording import near_names
 from mosaic_services.scheduler.model import Ending, Run
 from mosaic_services.scheduler.naming import find_group, find_run, make_name
 from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.validation import check_submission
-from mosaic_services.scheduler.wording import amounts, listed, said_of
+from mosaic_services.scheduler.wording import amounts, said_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +53,7 @@ def execute(ledger: Ledger, command: Command[Any]) -> Model:
         case SubmitMany():
             given = {each.run: each.spec for each in command.runs}
             if len(given) < len(command.runs):
-                raise CommandRefusedError("id_reused", "two runs of this command have the same id")
+                raise CommandRefusedError(RefusalCode.ID_REUSED, "two runs of this command have the same id")
             return SubmittedMany(runs=[_submitted(run) for run in _admit(ledger, given)])
         case Rerun():
             return SubmittedMany(runs=[_submitted(run) for run in _rerun(ledger, command)])
@@ -78,11 +80,16 @@ def _rerun(ledger: Ledger, command: Rerun) -> list[Run]:
         group, members = find_group(ledger.groups, command.group)
         old = [run for run in members.values() if _did_not_succeed(ledger, run, command.request)]
         if not old:
-            raise CommandRefusedError("nothing_to_rerun", f"no run of {group} has failed or was lost")
+            raise CommandRefusedError(
+                RefusalCode.NOTHING_TO_RERUN,
+                f"no run of {group} has failed or was lost",
+                RefusalDetails(value=group),
+            )
     else:
         old = [find_run(ledger.runs, command.run)]
         if not old[0].final:
-            raise CommandRefusedError("not_final", f"{old[0].name} is still {old[0].state}: cancel it first")
+            said = f"{old[0].name} is still {old[0].state}: cancel it first"
+            raise CommandRefusedError(RefusalCode.NOT_FINAL, said, _about(old[0]))
     ids = {run.id: _derived_id(command.request, run.id) for run in old}
     again = {}
     for run in old:
@@ -126,7 +133,7 @@ def _as_stored(spec: RunSpec) -> RunSpec:
     try:
         return RunSpec.model_validate_json(spec.model_dump_json())
     except (PydanticSerializationError, ValidationError) as error:
-        raise CommandRefusedError("invalid_config", f"the spec cannot be written as JSON: {error}") from error
+        raise CommandRefusedError(RefusalCode.INVALID_CONFIG, f"the spec cannot be written as JSON: {error}") from error
 
 
 def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
@@ -142,17 +149,19 @@ def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
             if known := ledger.runs.get(run_id):
                 if known.spec != spec:
                     said = f"run {run_id} was already submitted with another spec; use a new id"
-                    raise CommandRefusedError("id_reused", said)
+                    raise CommandRefusedError(RefusalCode.ID_REUSED, said, RefusalDetails(run=run_id))
                 continue
             warnings, checked = check_submission(spec, ledger.hosts.values(), ledger.schemas)
             if spec.replaces and spec.replaces not in ledger.runs:
-                raise CommandRefusedError("unknown_run", f"replaces: no earlier run has the id {spec.replaces!r}")
+                details = RefusalDetails(field="replaces", value=brief(spec.replaces))
+                said = f"replaces: no earlier run has the id {spec.replaces!r}"
+                raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, details)
             after = _resolve(ledger, spec, batch, named)
         except CommandRefusedError as error:
             if len(given) == 1:
                 raise
             where = f"run {number + 1} of {len(given)} ({batch[run_id]}): "
-            raise CommandRefusedError(error.code, where + error.message, error.details) from error
+            raise error.about(where, index=number) from error
         seq, wall = ledger.next_seq() + len(new), ledger.at.wall
         entry = Run(run_id, seq, spec, batch[run_id], wall, wall, tuple(warnings), checked=checked)
         entry.priority, entry.after = spec.priority, after
@@ -186,17 +195,19 @@ def _resolve(ledger: Ledger, spec: RunSpec, batch: dict[str, str], named: dict[s
         fresh = [query] if query in batch else named.get(query, [])
         if len(fresh) > 1:
             said = f"after: {query!r} is the name of {len(fresh)} runs of this command; use ids"
-            raise CommandRefusedError("ambiguous_run", said)
+            details = RefusalDetails(field="after", value=query, candidates=fresh[:100])
+            raise CommandRefusedError(RefusalCode.AMBIGUOUS_RUN, said, details)
         if fresh and fresh[0] not in ledger.runs:
             found[fresh[0]] = None
             continue
         try:
             first = find_run(ledger.runs, fresh[0] if fresh else query)
         except CommandRefusedError as error:
-            raise CommandRefusedError(error.code, f"after: {error.message}", error.details) from error
+            raise error.about("after: ", field="after") from error
         if first.final and first.state is not RunStateName.SUCCEEDED:
             said = f"after: {first.name} ({first.short}) {said_of(first.state)}, so this run would never start"
-            raise CommandRefusedError("after_failed", said)
+            details = RefusalDetails(field="after", value=query, run=first.id, state=first.state.value)
+            raise CommandRefusedError(RefusalCode.AFTER_FAILED, said, details)
         found[first.id] = None
     return tuple(found)
 
@@ -225,7 +236,8 @@ def _refuse_circles(new: list[Run]) -> None:
         circle.append(following)
     circle = [*circle[circle.index(following) :], following]
     said = " after ".join(f"{fresh[each].name} ({each[-6:]})" for each in circle[:_CIRCLE_NAMED])
-    raise CommandRefusedError("circular_after", f"these runs wait for each other: {said}", {"runs": circle[:100]})
+    details = RefusalDetails(field="after", candidates=circle[:100])
+    raise CommandRefusedError(RefusalCode.CIRCULAR_AFTER, f"these runs wait for each other: {said}", details)
 
 
 # ── changing one's mind ─────────────────────────────────────────────────────────────────────────────
@@ -236,7 +248,7 @@ def _cancel(ledger: Ledger, command: Cancel) -> str:
     run = find_run(ledger.runs, command.run)
     if run.final:
         said = f"run {run.short} ({run.name}) {said_of(run.state)} already: {run.reason}"
-        raise CommandRefusedError("already_final", said, {"run": run.id, "state": run.state.value})
+        raise CommandRefusedError(RefusalCode.ALREADY_FINAL, said, _about(run))
     note = _end(ledger, run, command.reason)
     ledger.place()
     return note
@@ -247,7 +259,7 @@ def _cancel_group(ledger: Ledger, command: CancelGroup) -> str:
     group, members = find_group(ledger.groups, command.group)
     running = [run for run in members.values() if not run.final]
     if not running:
-        raise CommandRefusedError("already_final", f"all {len(members)} runs of {group} have ended")
+        raise CommandRefusedError(RefusalCode.ALREADY_FINAL, f"all {len(members)} runs of {group} have ended")
     for run in running:
         # One that was to come after another of them has ended with it.
         if not run.final:
@@ -277,7 +289,7 @@ def _prioritise(ledger: Ledger, command: Prioritise) -> str:
         what = f"{run.name} ({run.short})"
         waiting = [run] if run.state is RunStateName.QUEUED else []
     if not waiting:
-        raise CommandRefusedError("already_placed", f"{what} does not wait in the queue")
+        raise CommandRefusedError(RefusalCode.ALREADY_PLACED, f"{what} does not wait in the queue")
     for run in waiting:
         before, run.priority = run.priority, command.priority
         ledger.queue.reorder(run)
@@ -287,6 +299,10 @@ def _prioritise(ledger: Ledger, command: Prioritise) -> str:
     ledger.place()
     count = f" ({len(waiting)} runs)" if command.group else ""
     return f"{what} has priority {command.priority}{count}"
+
+
+def _about(run: Run) -> RefusalDetails:
+    return RefusalDetails(run=run.id, state=run.state.value)
 
 
 # ── queue and hosts ─────────────────────────────────────────────────────────────────────────────────
@@ -305,8 +321,9 @@ def _drain(ledger: Ledger, command: Drain) -> str:
     """Place nothing more on a host, or place there again."""
     # One that was drained and has not reported since a restart is known, too.
     if command.host not in ledger.hosts and f"drained:{command.host}" not in ledger.settings:
-        said = f"no host is called {command.host!r}; hosts: {listed(list(ledger.hosts)) or 'none'}"
-        raise CommandRefusedError("unknown_host", said, {"known": list(ledger.hosts)})
+        known = list(ledger.hosts)
+        details = RefusalDetails(value=brief(command.host), near=near_names(command.host, known), allowed=known)
+        raise CommandRefusedError(RefusalCode.UNKNOWN_HOST, f"no host is called {command.host!r}", details)
     host = ledger.host(command.host)
     host.drained = (command.reason or "no reason given") if command.drained else ""
     ledger.set(f"drained:{host.name}", host.drained)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError
 from referencing import Registry
+
+from mosaic_bus.refusals import Problem, brief
+from mosaic_bus.wording import near_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +49,7 @@ class ConfigSchema:
         except Exception as error:
             self._give_up(error)
 
-    def problems(self, config: dict[str, Any]) -> list[str]:
+    def problems(self, config: dict[str, Any]) -> list[Problem]:
         """Name each field that is wrong, the value given and what is allowed; empty if all is well."""
         try:
             with _time_limit():
@@ -56,10 +58,10 @@ class ConfigSchema:
             self._give_up(error)
             return []
 
-    def _find(self, config: dict[str, Any]) -> list[str]:
+    def _find(self, config: dict[str, Any]) -> list[Problem]:
         if self._validator is None:
             return []
-        found: dict[str, None] = {}
+        found: dict[str, Problem] = {}
         mistyped: set[tuple[str | int, ...]] = set()
         for error in sorted(self._validator.iter_errors(config), key=lambda each: list(map(str, each.absolute_path))):
             if error.validator == "type":
@@ -67,8 +69,8 @@ class ConfigSchema:
                 if (path := tuple(error.absolute_path)) in mistyped:
                     continue
                 mistyped.add(path)
-            found.update(dict.fromkeys(_explain(error)))
-        return list(found)
+            found.update({str(each): each for each in _explain(error)})
+        return list(found.values())
 
     def _give_up(self, error: Exception) -> None:
         self._validator = None
@@ -110,22 +112,29 @@ def _is_absolute(value: object) -> bool:
     return not isinstance(value, str) or value.startswith("/")
 
 
-def _explain(error: ValidationError) -> list[str]:
+def _explain(error: ValidationError) -> list[Problem]:
     where = ".".join(["config", *map(str, error.absolute_path)])
     schema = error.schema if isinstance(error.schema, dict) else {}
     fields: dict[str, Any] = schema.get("properties", {})
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = [name for name in fields if name != _GIVEN_BY_US]
         return [
-            f"{where}.{name}: unknown field; {_near(str(name), known)}" for name in error.instance if name not in fields
+            Problem(
+                field=f"{where}.{name}",
+                message=f"unknown field; {_near(str(name), known)}",
+                near=_nearest(str(name), known),
+            )
+            for name in error.instance
+            if name not in fields
         ]
     if error.validator == "required" and isinstance(error.instance, dict):
         return [
-            f"{where}.{name}: missing; allowed: {_allowed(fields.get(name, {}))}"
+            Problem(field=f"{where}.{name}", message=f"missing; allowed: {_allowed(fields.get(name, {}))}")
             for name in schema.get("required", [])
             if name not in error.instance
         ]
-    return [f"{where}: {_value(error.instance)} is not allowed; {_instead(error.instance, schema)}"]
+    said = f"{_value(error.instance)} is not allowed; {_instead(error.instance, schema)}"
+    return [Problem(field=where, message=said, value=brief(error.instance))]
 
 
 def _instead(given: object, schema: dict[str, Any]) -> str:
@@ -141,7 +150,7 @@ def _instead(given: object, schema: dict[str, Any]) -> str:
 
 def _nearest(name: str, known: list[str]) -> list[str]:
     """Names that look like a given one, and variants of the nearest: `dqnn` gives dqn, dqn_atari, dqn_jax."""
-    near = difflib.get_close_matches(name, known, n=3)
+    near = near_names(name, known)
     variants = [each for each in known if near and each.startswith(f"{near[0]}_")]
     return list(dict.fromkeys([*near, *variants]))[:3]
 

@@ -44,6 +44,7 @@ from mosaic_bus.commands import (
 from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import HostState, Model
+from mosaic_bus.refusals import RefusalCode
 from mosaic_bus.service import Service, explain
 from mosaic_services.scheduler import events, queries, why
 from mosaic_services.scheduler import instructions as todo
@@ -304,7 +305,7 @@ class SchedulerService(Service):
 
     def _unavailable(self) -> CommandRefusedError:
         failure = self.writer.failure or "the store could not be written a moment ago"
-        return CommandRefusedError("store_unavailable", f"nothing can be submitted now: {failure}")
+        return CommandRefusedError(RefusalCode.STORE_UNAVAILABLE, f"nothing can be submitted now: {failure}")
 
     async def _change(self, command: Command[Ack]) -> Ack:
         """Carry out a command; acknowledge it once it is on disk, or say that it is not."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import TYPE_CHECKING
 
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
+from mosaic_bus.wording import near_names
 from mosaic_services.scheduler.placement import Demand, could_hold, suits
 from mosaic_services.scheduler.wording import amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from mosaic_bus.messages import RunSpec
+    from mosaic_bus.refusals import Problem
     from mosaic_services.scheduler.model import Host
     from mosaic_services.scheduler.schema import ConfigSchema
 
@@ -35,13 +37,13 @@ def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> 
     _check_environment(spec, known)
     problems, checked = config_problems(spec, known, schemas)
     if problems:
-        hint = f"(mosaic workers describe {spec.worker})"
-        raise CommandRefusedError("invalid_config", f"{'; '.join(problems)}  {hint}", {"problems": problems})
+        said = "; ".join(map(str, problems))
+        raise CommandRefusedError(RefusalCode.INVALID_CONFIG, said, RefusalDetails(field="config", problems=problems))
     warnings = _warnings(spec, known, schemas)
     if impossible := _impossible(spec, known):
         if not spec.wait_for_host:
             raise impossible
-        warnings.append(f"{impossible.message.partition(': ask for')[0]}; it waits for a host that can take it to join")
+        warnings.append(f"{impossible.message}; it waits for a host that can take it to join")
     return warnings, checked
 
 
@@ -49,14 +51,15 @@ def _check_size(spec: RunSpec) -> None:
     size = len(json.dumps(spec.config))
     if size > MAX_CONFIG_BYTES:
         raise CommandRefusedError(
-            "invalid_config",
+            RefusalCode.INVALID_CONFIG,
             f"config has {size} bytes, allowed are {MAX_CONFIG_BYTES}: put data in a file and give its path",
+            RefusalDetails(field="config"),
         )
 
 
-def config_problems(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[str], str]:
+def config_problems(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[Problem], str]:
     """Check a configuration against every description known; one environment that accepts it is enough."""
-    problems: list[str] = []
+    problems: list[Problem] = []
     for host in hosts:
         environment = host.environments.get((spec.worker, spec.profile))
         if environment is None or environment.status != "installed":
@@ -77,20 +80,18 @@ def _check_environment(spec: RunSpec, hosts: Collection[Host]) -> None:
         for worker, profile in host.environments:
             workers.setdefault(worker, set()).add(profile)
     if spec.worker not in workers:
-        raise _unknown("unknown_worker", f"worker {spec.worker!r} is unknown to all hosts", spec.worker, workers)
+        said = f"worker {spec.worker!r} is unknown to all hosts"
+        raise _unknown(RefusalCode.UNKNOWN_WORKER, said, "worker", spec.worker, workers)
     profiles = workers[spec.worker]
     if spec.profile not in profiles:
         said = f"worker {spec.worker} has no profile {spec.profile!r}"
-        raise _unknown("unknown_profile", said, spec.profile, profiles)
+        raise _unknown(RefusalCode.UNKNOWN_PROFILE, said, "profile", spec.profile, profiles)
 
 
-def _unknown(code: str, said: str, name: str, known: Iterable[str]) -> CommandRefusedError:
+def _unknown(code: RefusalCode, said: str, field: str, name: str, known: Iterable[str]) -> CommandRefusedError:
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3)
-    hint = f"did you mean {', '.join(near)}? " if near else ""
-    return CommandRefusedError(
-        code, f"{said}; {hint}known: {', '.join(names) or 'none'}", {"near": near, "known": names}
-    )
+    details = RefusalDetails(field=field, value=name, near=near_names(name, names), allowed=names)
+    return CommandRefusedError(code, said, details)
 
 
 def _impossible(spec: RunSpec, hosts: Collection[Host]) -> CommandRefusedError | None:
@@ -104,26 +105,25 @@ def _impossible(spec: RunSpec, hosts: Collection[Host]) -> CommandRefusedError |
         return _no_such_tags(demand, hosts, able)
     totals = {host.name: host.state.total for host in tagged if host.state is not None}
     largest = max(totals, key=lambda name: (totals[name].gpus, totals[name].cpus, totals[name].memory_mb))
-    sizes: Mapping[str, dict[str, object]] = {name: total.model_dump() for name, total in totals.items()}
     return CommandRefusedError(
-        "impossible_resources",
+        RefusalCode.IMPOSSIBLE_RESOURCES,
         f"needs {amounts(demand)}; the largest host with {demand.what}, {largest}, "
-        f"has {amounts(totals[largest])} in all: ask for less, or say wait_for_host",
-        {"hosts": sizes},
+        f"has {amounts(totals[largest])} in all",
+        RefusalDetails(field="resources", hosts=totals),
     )
 
 
 def _no_such_tags(demand: Demand, hosts: Collection[Host], able: Collection[Host]) -> CommandRefusedError:
     known = sorted({tag for host in hosts for tag in host.tags})
     unknown = sorted(tag for tag in demand.requires if not tag.startswith("!") and tag not in known)
-    near = [each for tag in unknown for each in difflib.get_close_matches(tag, known, n=2)]
+    near = [each for tag in unknown for each in near_names(tag, known, 2)]
     if unknown:
-        hint = f"did you mean {', '.join(near)}? " if near else ""
-        said = f"no host has the tag {', '.join(map(repr, unknown))}; {hint}known: {', '.join(known) or 'none'}"
+        said = f"no host has the tag {', '.join(map(repr, unknown))}"
     else:
         tags = "; ".join(f"{host.name} has {', '.join(sorted(host.tags)) or 'no tags'}" for host in able)
         said = f"no host has {demand.what}: {tags}"
-    return CommandRefusedError("unknown_tag", f"{said}: ask for others, or say wait_for_host", {"known": known})
+    details = RefusalDetails(field="requires", value=unknown or list(demand.requires), near=near, allowed=known)
+    return CommandRefusedError(RefusalCode.UNKNOWN_TAG, said, details)
 
 
 def _warnings(spec: RunSpec, hosts: Collection[Host], schemas: Schemas) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase, AttemptReport, FailureCategory, StreamId, Usage
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.processes import MARK, is_alive
 from mosaic_services.supervisor import machine, run_hosts
@@ -103,13 +104,19 @@ class Attempts:
         if key in self.tracked:
             return False
         if folder.exit() is not None or key in self._stopped_early:
-            raise CommandRefusedError("already_ended", f"attempt {key.attempt} of {key.run} has ended here before")
+            raise CommandRefusedError(
+                RefusalCode.ALREADY_ENDED,
+                f"attempt {key.attempt} of {key.run} has ended here before",
+                RefusalDetails(run=key.run),
+            )
         self._require_gpus(placement.gpus)
         try:
             folder.place(placement)
         except OSError as error:
             folder.drop_note()
-            raise CommandRefusedError("host_unavailable", f"cannot write {folder.path}: {error.strerror}") from None
+            raise CommandRefusedError(
+                RefusalCode.HOST_UNAVAILABLE, f"cannot write {folder.path}: {error.strerror}"
+            ) from None
         self._track(folder, placement, adopted=False)
         await self.do(machine.Placed(key))
         return True
@@ -318,7 +325,7 @@ class Attempts:
         if missing:
             there = ", ".join(sorted(self.gpus)) or "none"
             why = f"GPU {', '.join(missing)} is not on this host, which has {there}"
-            raise CommandRefusedError("host_unavailable", why)
+            raise CommandRefusedError(RefusalCode.HOST_UNAVAILABLE, why)
 
     def _gpu_environ(self, gpus: dict[str, float]) -> dict[str, str]:
         """Let a run see the GPUs that it was given, and no other."""

@@ -15,6 +15,7 @@ from mosaic_bus.commands import Description
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import BuildProgress, EnvironmentStatus
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_services.environments import (
     BuildError,
     Environment,
@@ -130,11 +131,11 @@ class Builder:
         try:
             return status(recipe_for(worker, self._home), profile)
         except UnknownProfileError as error:
-            raise CommandRefusedError("unknown_profile", str(error)) from None
+            raise CommandRefusedError(RefusalCode.UNKNOWN_PROFILE, str(error), RefusalDetails(value=profile)) from None
         except (BuildError, UpstreamError) as error:
-            raise CommandRefusedError("unusable_environment", str(error)) from None
+            raise CommandRefusedError(RefusalCode.UNUSABLE_ENVIRONMENT, str(error)) from None
         except EnvironmentsError as error:
-            raise CommandRefusedError("unknown_worker", str(error)) from None
+            raise CommandRefusedError(RefusalCode.UNKNOWN_WORKER, str(error), RefusalDetails(value=worker)) from None
 
     def describe(self, worker: str, profile: str) -> Description:
         """What an installed worker says of itself."""
@@ -142,7 +143,7 @@ class Builder:
         found = environment.description
         if environment.status != "installed" or found is None:
             raise CommandRefusedError(
-                "not_installed",
+                RefusalCode.NOT_INSTALLED,
                 f"{worker} ({profile}) is not installed on {self._host}: mosaic workers install {worker}",
             )
         return Description(

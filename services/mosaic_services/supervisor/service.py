@@ -35,6 +35,7 @@ from mosaic_bus.messages import (
     StoredPositions,
     StreamId,
 )
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_bus.service import Service, explain
 from mosaic_bus.wire.envelope import new_id
 from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
@@ -166,7 +167,7 @@ class SupervisorService(Service):
     async def _on_place(self, command: Place) -> Ack:
         key = AttemptKey(command.run, command.attempt)
         if self.status == "stopping" and key not in self.attempts.tracked:
-            raise CommandRefusedError("stopping", f"the supervisor of {self.host} is about to end")
+            raise CommandRefusedError(RefusalCode.STOPPING, f"the supervisor of {self.host} is about to end")
         placement = Placement(command.run_name, command.spec, command.gpus, command.resume)
         placed = await self.attempts.place(key, placement)
         return Ack(note="" if placed else "already here")
@@ -182,7 +183,8 @@ class SupervisorService(Service):
     async def _on_resend(self, command: Resend) -> Ack:
         stream = StreamId(run=command.run, attempt=command.attempt, kind=command.kind)
         if not self.bridge.resend(stream, Position(number=command.number, offset=command.offset)):
-            raise CommandRefusedError("unknown_stream", f"{self.host} carries no {command.kind} of {command.run}")
+            said = f"{self.host} carries no {command.kind} of {command.run}"
+            raise CommandRefusedError(RefusalCode.UNKNOWN_STREAM, said, RefusalDetails(run=command.run))
         self.attempts.streams_changed.set()
         return Ack()
 
@@ -203,12 +205,14 @@ class SupervisorService(Service):
             return FrameStreamsResult(streams=live)
         folder = AttemptFolder.last_of(self.home, command.run)
         if folder is None:
-            raise CommandRefusedError("unknown_run", f"{self.host} has no run {command.run}")
+            said = f"{self.host} has no run {command.run}"
+            raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, RefusalDetails(value=command.run))
         return FrameStreamsResult(streams=folder.frames())
 
     async def _on_watch_frames(self, command: WatchFrames) -> WatchFramesResult:
         if self.frames.rings(command.run) is None:
-            raise CommandRefusedError("unknown_run", f"{self.host} has no run {command.run} that could have pictures")
+            said = f"{self.host} has no run {command.run} that could have pictures"
+            raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, RefusalDetails(value=command.run))
         lease = Lease(command.run, command.stream, command.max_dim, command.quality)
         return WatchFramesResult(topic=self.pictures.watch(lease, time.monotonic()), lease_s=pictures.LEASE_S)
 

@@ -28,6 +28,7 @@ from mosaic_bus.commands import (
     SummariesResult,
 )
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_services.telemetry.lines import number as as_number
 from mosaic_services.telemetry.lines import read_event
 from mosaic_services.telemetry.store import NUMBER_BITS
@@ -73,7 +74,7 @@ class Queries:
             raise
         except sqlite3.Error as error:
             reason = f"{self._path} cannot be read now: {error}; `mosaic status` shows how telemetry is"
-            raise CommandRefusedError("store_unavailable", reason) from error
+            raise CommandRefusedError(RefusalCode.STORE_UNAVAILABLE, reason) from error
 
     # ── summaries and streams ───────────────────────────────────────────────────────────────────
 
@@ -280,9 +281,8 @@ def _stream_ids(db: sqlite3.Connection, run: str, attempt: int | None) -> dict[i
         "SELECT id, attempt FROM streams WHERE run = ? AND kind = 'journal' ORDER BY attempt", (run,)
     ).fetchall()
     if not rows and not db.execute("SELECT 1 FROM streams WHERE run = ?", (run,)).fetchone():
-        raise CommandRefusedError(
-            "unknown_run", f"nothing is stored of run {run!r}: it has written nothing yet, or the id is wrong"
-        )
+        said = f"nothing is stored of run {run!r}: it has written nothing yet, or the id is wrong"
+        raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, RefusalDetails(value=run))
     return {stream: each for stream, each in rows if attempt in {None, each}}
 
 

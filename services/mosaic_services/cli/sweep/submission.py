@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus.commands import CancelGroup, NewRun, SubmitMany
 from mosaic_bus.errors import BusError, CommandRefusedError
+from mosaic_bus.refusals import RefusalCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +52,9 @@ def submit_all(bus: Bus, group: str, specs: list[RunSpec]) -> list[str]:
                 bus.request("scheduler", CancelGroup(group=group, reason="a later part of the sweep was refused"))
             except BusError as second:
                 said = f"{submitted:,} runs were queued before, and could not be cancelled ({second})"
-            code, details = (error.code, error.details) if isinstance(error, CommandRefusedError) else ("internal", {})
-            raise CommandRefusedError(code, f"{error}\n{said}", details) from error
+            refused = error if isinstance(error, CommandRefusedError) else None
+            code = refused.code if refused else RefusalCode.INTERNAL
+            raise CommandRefusedError(code, f"{error}\n{said}", refused.details if refused else None) from error
         submitted += len(piece)
         warnings.update({warning: None for each in answer.runs for warning in each.warnings})
     return list(warnings)
