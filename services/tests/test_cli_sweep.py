@@ -115,9 +115,9 @@ def test_a_later_part_that_is_refused_cancels_the_earlier_ones(cli, paused, monk
 
 def test_chunks_hold_no_more_than_a_message_can():
     specs = [RunSpec(worker="baseline", config={"text": "x" * 100})] * 7
-    assert [len(each) for each in submission.submission(specs, most_runs=3)] == [3, 3, 1]
-    assert [len(each) for each in submission.submission(specs, most_bytes=1)] == [1] * 7
-    assert [len(each) for each in submission.submission(specs)] == [7]
+    assert [len(each) for each in submission.chunks(specs, most_runs=3)] == [3, 3, 1]
+    assert [len(each) for each in submission.chunks(specs, most_bytes=1)] == [1] * 7
+    assert [len(each) for each in submission.chunks(specs)] == [7]
 
 
 def test_rerun_repeats_only_what_failed_and_the_group_counts_it_once(cli, tmp_path):
