@@ -36,6 +36,8 @@ class About:
     action_space: dict[str, Any]
     random: dict[str, Any]
     """The states of Python's, numpy's and the environments' generators."""
+    returns: dict[str, float]
+    """Statistics of the discounted return, by which rewards are scaled."""
     curriculum: dict[str, Any] | None = None
 
 

@@ -200,7 +200,7 @@ def cleanrl(worker_in, tmp_path):
 def trained(worker_in, tmp_path_factory):
     """The path of a model that has learned a little on CartPole: where the pole falls, it pushes."""
     worker = worker_in(tmp_path_factory.mktemp("trained"))
-    settings = {"learning_rate": 2e-3, "update_epochs": 6, "ent_coef": 0.0, "clip_vloss": False, "reward_scale": 0.05}
+    settings = {"learning_rate": 2e-3, "update_epochs": 6, "ent_coef": 0.0}
     config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 8192, "seed": 1}
     events = worker.run(**config, extras={"algo_params": settings})
     return str(worker.folder / events["checkpoint_saved"][-1]["path"])

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "runs"
 EVALUATION_SEED = 10_000
-MOST_STEPS = 60_000
+MOST_STEPS = 100_000
 
 
 def trained_and_evaluated(worker, name, seed):

@@ -152,7 +152,7 @@ print(json.dumps(str(save(saved, Path("shortened")))))
 
 
 def test_resume_training_takes_so_many_steps_more_and_has_not_forgotten(worker_in, tmp_path):
-    settings = {"learning_rate": 2e-3, "update_epochs": 6, "ent_coef": 0.0, "clip_vloss": False, "reward_scale": 0.05}
+    settings = {"learning_rate": 2e-3, "update_epochs": 6, "ent_coef": 0.0}
     first = worker_in(tmp_path / "first")
     trained = first.run(**{**LONG, "total_timesteps": 16_384}, extras={"algo_params": settings})
     path = first.folder / trained["checkpoint_saved"][-1]["path"]

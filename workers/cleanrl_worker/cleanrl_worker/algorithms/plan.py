@@ -20,7 +20,7 @@ Args = TypeVar("Args")
 
 _AT_LEAST_ONE = ("num_envs", "num_steps", "num_minibatches", "update_epochs")
 _FRACTIONS = ("gamma", "gae_lambda")
-_POSITIVE = ("learning_rate", "clip_coef", "max_grad_norm", "reward_scale")
+_POSITIVE = ("learning_rate", "clip_coef", "max_grad_norm")
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,8 @@ class Args:
     """how much the loss of the value function counts"""
     max_grad_norm: float = 0.5
     """the largest norm of a gradient; what is longer is shortened"""
-    reward_scale: float = 1.0
-    """multiply rewards by this for learning: values of about 1 are learned soonest; reported returns are not scaled"""
+    norm_reward: bool = True
+    """divide rewards by the running standard deviation of the discounted return; reported returns are not scaled"""
     target_kl: float | None = None
     """end an update early when the policy has moved so far"""
 
@@ -164,9 +164,9 @@ def train(
             rate = (1.0 - learned / plan.target if args.anneal_lr else 1.0) * args.learning_rate
             optimizer.param_groups[0]["lr"] = rate
             length = min(args.num_steps, math.ceil((plan.target - learned) / args.num_envs))
-            rollout = _play(envs, agent, views, length, reporter, context.stop, args.reward_scale)
+            rollout = _play(envs, agent, views, length, reporter, context.stop)
             after = torch.as_tensor(np.stack(views))
-            figures = rollout and _learn(agent, optimizer, rollout, after, args, context.stop)
+            figures = rollout and _learn(state, rollout, after, args, context.stop)
             if figures is None:  # asked to stop: what was not wholly learned from does not count, and is played again
                 break
             learned = reporter.step
@@ -206,7 +206,6 @@ def _play(
     length: int,
     reporter: Reporter,
     stop: Any,
-    scale: float,
 ) -> Rollout | None:
     """Let each environment take `length` steps; `views` is what they show at the beginning, and then at the end."""
     count, device = len(envs), next(agent.parameters()).device
@@ -232,7 +231,7 @@ def _play(
             env = envs[index]
             reporter.step += 1
             view, reward, terminated, truncated, _ = env.step(first_action + action)
-            rollout.rewards[at, index] = reward * scale
+            rollout.rewards[at, index] = reward
             if terminated or truncated:
                 rollout.ends[at, index] = 1.0
                 if truncated and not terminated:
@@ -242,14 +241,15 @@ def _play(
     return rollout
 
 
-def _learn(
-    agent: Agent, optimizer: torch.optim.Optimizer, rollout: Rollout, after: Tensor, args: Args, stop: Any
-) -> dict[str, float] | None:
+def _learn(state: TrainingState, rollout: Rollout, after: Tensor, args: Args, stop: Any) -> dict[str, float] | None:
     """Improve the agent with what was played; `after` is what the environments show now.
 
     Returns the figures; None if it was asked to stop, which an update of minutes must not keep waiting.
     """
+    agent, optimizer = state.agent, state.optimizer
     device = next(agent.parameters()).device
+    if args.norm_reward:
+        state.returns.scale(rollout.rewards, rollout.ends, args.gamma)
     observations = torch.from_numpy(rollout.observations).flatten(0, 1).to(device)
     actions = torch.from_numpy(rollout.actions).flatten().to(device)
     with torch.no_grad():

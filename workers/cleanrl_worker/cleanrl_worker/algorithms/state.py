@@ -13,6 +13,7 @@ import torch
 from cleanrl_worker import checkpoints
 from cleanrl_worker.agents import Agent
 from cleanrl_worker.algorithms.plan import Plan
+from cleanrl_worker.algorithms.return_statistics import ReturnStatistics
 from cleanrl_worker.checkpoints import About, Checkpoint
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.spaces import space_to_json
@@ -29,6 +30,7 @@ class TrainingState:
     envs: list[gymnasium.Env[Any, Any]]
     agent: Agent
     optimizer: torch.optim.Optimizer
+    returns: ReturnStatistics = field(default_factory=ReturnStatistics)
     saved: list[Path] = field(default_factory=list)
     """The checkpoints of this attempt that are there, newest last."""
 
@@ -45,6 +47,7 @@ class TrainingState:
             args=asdict(plan.args),
             **self._spaces(),
             random=self._random(),
+            returns=self.returns.state(),
             curriculum=curriculum,
         )
         weights, optimizer = self.agent.state_dict(), self.optimizer.state_dict()
@@ -67,6 +70,7 @@ class TrainingState:
                 raise ValueError(f"it is of an agent {about.agent!r}, this one is {self.kind!r}")
             self.agent.load_state_dict(saved.weights)
             self.optimizer.load_state_dict(saved.optimizer)
+            vars(self.returns).update(ReturnStatistics(**about.returns).state())
             version, words, gauss = about.random["python"]
             random.setstate((version, tuple(words), gauss))
             np.random.set_state(tuple(about.random["numpy"]))  # noqa: NPY002 - the one that libraries share
