@@ -68,12 +68,14 @@ def test_an_episode_cut_by_its_time_limit_is_worth_what_the_critic_expects_behin
     # Three steps of one environment; the time limit comes after the second.
     found, expected = cleanrl.python_says("""
 import json
+from types import SimpleNamespace
 import numpy as np, torch
 from cleanrl_worker.agents import MLPAgent
 from cleanrl_worker.algorithms import ppo_with_save as ppo
 from mosaic_worker.stop import Stop
 torch.manual_seed(1)
-agent, args = MLPAgent((2,), 2), ppo.Args(num_minibatches=1, update_epochs=1, gamma=0.9, gae_lambda=0.5)
+agent = MLPAgent((2,), 2)
+args = ppo.Args(num_minibatches=1, update_epochs=1, gamma=0.9, gae_lambda=0.5, norm_reward=False)
 seen, behind, after = torch.rand(3, 1, 2), torch.rand(2), torch.rand(1, 2)
 rewards, ends = np.float32([[1], [2], [3]]), np.float32([[0], [1], [0]])
 rollout = ppo.Rollout(seen.numpy(), np.zeros((3, 1), np.int64), rewards.copy(), ends, [(1, 0, behind.numpy())])
@@ -82,7 +84,7 @@ def step(agent, optimizer, args, observations, actions, before, advantages, retu
     learned.update(zip(observations[:, 0].tolist(), returns.tolist(), strict=True))
     return torch.zeros(7)
 ppo._step = step
-ppo._learn(agent, None, rollout, after, args, Stop())
+ppo._learn(SimpleNamespace(agent=agent, optimizer=None), rollout, after, args, Stop())
 value = lambda view: float(agent(view.reshape(1, 2))[1])
 v = [value(view) for view in seen]
 second = 2 + 0.9 * value(behind)
@@ -116,3 +118,25 @@ rollout = _play([env], MLPAgent((2,), 2), [env.reset()[0]], 5, SimpleNamespace(s
 print(json.dumps([[int(view[0]) for view in rollout.observations[:, 0]], [c[2].tolist() for c in rollout.cut]]))
 """)
     assert seen == [[0, 1, 2, 0, 1], [[3.0, 3.0]]]
+
+
+def test_rewards_are_scaled_by_the_deviation_of_all_discounted_returns_so_far(cleanrl):
+    scaled, expected, state = cleanrl.python_says("""
+import json
+import numpy as np
+from cleanrl_worker.algorithms.return_statistics import ReturnStatistics
+generator, gamma, statistics = np.random.default_rng(1), 0.9, ReturnStatistics()
+seen, running, scaled, expected = [], np.zeros(2), [], []
+for _ in range(3):
+    rewards, ends = generator.normal(5, 3, (4, 2)), (generator.random((4, 2)) < 0.3).astype(float)
+    for reward, end in zip(rewards, ends):
+        running = running * gamma + reward
+        seen.append(running)
+        running = running * (1 - end)
+    expected.append((rewards / np.std(seen)).tolist())
+    statistics.scale(rewards, ends, gamma)
+    scaled.append(rewards.tolist())
+print(json.dumps([scaled, expected, statistics.state()]))
+""")
+    assert [row for part in scaled for row in part] == [pytest.approx(row) for part in expected for row in part]
+    assert state["count"] == 24
