@@ -114,7 +114,7 @@ class Thrifty(gymnasium.Env):
         self.view += 1
         return self.view, 1.0, False, bool(self.view[0] == 3), {}
 env = Thrifty()
-rollout = _play([env], MLPAgent((2,), 2), [env.reset()[0]], 5, SimpleNamespace(step=0), Stop(), 1.0)
+rollout = _play([env], MLPAgent((2,), 2), [env.reset()[0]], 5, SimpleNamespace(step=0), Stop())
 print(json.dumps([[int(view[0]) for view in rollout.observations[:, 0]], [c[2].tolist() for c in rollout.cut]]))
 """)
     assert seen == [[0, 1, 2, 0, 1], [[3.0, 3.0]]]
