@@ -1,7 +1,7 @@
 """The command line: `python -m baseline_worker.cli --config worker.json`."""
 
-import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from baseline_worker import get_worker_metadata
 from baseline_worker.config import BaselineConfig
@@ -24,10 +24,10 @@ def _interactive(context: RunContext[BaselineConfig]) -> InteractiveWorker:
     return BaselineInteractive(context)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the worker and return its exit code."""
-    return run_worker(get_worker_metadata(), run=_run, interactive=_interactive, argv=argv)
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the worker and end the process."""
+    run_worker(get_worker_metadata(), run=_run, interactive=_interactive, argv=argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

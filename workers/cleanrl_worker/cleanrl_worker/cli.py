@@ -1,13 +1,12 @@
 """The command line: `python -m cleanrl_worker.cli --config worker.json`."""
 
-import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from cleanrl_worker import get_worker_metadata
 from cleanrl_worker.config import CleanRLWorkerConfig
 from mosaic_worker.cli import run_worker
-from mosaic_worker.context import RunContext
+from mosaic_worker.context import Resume, RunContext
 from mosaic_worker.interactive import InteractiveWorker
 
 __all__ = ["main"]
@@ -19,10 +18,10 @@ def _run(context: RunContext[CleanRLWorkerConfig]) -> None:
     CleanRLWorkerRuntime(context).run()
 
 
-def _preflight(config: CleanRLWorkerConfig) -> dict[str, Any]:
+def _preflight(config: CleanRLWorkerConfig, resume: Resume | None) -> dict[str, Any]:
     from cleanrl_worker.runtime import preflight  # noqa: PLC0415 - as above
 
-    return preflight(config)
+    return preflight(config, resume)
 
 
 def _interactive(context: RunContext[CleanRLWorkerConfig]) -> InteractiveWorker:
@@ -31,10 +30,10 @@ def _interactive(context: RunContext[CleanRLWorkerConfig]) -> InteractiveWorker:
     return CleanRLInteractive(context)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the worker and return its exit code."""
-    return run_worker(get_worker_metadata(), run=_run, interactive=_interactive, preflight=_preflight, argv=argv)
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the worker and end the process."""
+    run_worker(get_worker_metadata(), run=_run, interactive=_interactive, preflight=_preflight, argv=argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

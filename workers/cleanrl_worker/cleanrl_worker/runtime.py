@@ -49,7 +49,7 @@ class CleanRLWorkerRuntime:
     def run(self) -> None:
         """Do what the config says; a run without a seed gets one."""
         context, config = self._context, self._context.config
-        plan = preflight(config, context.resume)
+        plan = context.plan
         if config.seed is None:
             config = config.model_copy(update={"seed": plan.get("seed", drawn_seed(config.run_id))})
             context = dataclasses.replace(context, config=config)

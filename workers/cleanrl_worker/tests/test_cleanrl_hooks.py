@@ -169,4 +169,4 @@ def test_a_hook_that_cannot_report_says_so_once_and_the_script_goes_on(tmp_path)
     code = "import gymnasium; [gymnasium.make('CartPole-v1').reset() for _ in range(3)]; print('played')"
     done = subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "played"
-    assert done.stderr.count("mosaic: nothing is reported") == 1
+    assert done.stderr.count("mosaic_worker: nothing is reported") == 1

@@ -1,15 +1,19 @@
 """The command line that every worker shares: `run_worker` does everything but the run itself."""
 
 import argparse
+import atexit
+import contextlib
+import dataclasses
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import mosaic_worker
-from mosaic_worker.config import WorkerConfig, load_config, parse_config, read_document
+from mosaic_worker.config import WorkerConfig, parse_config, read_document
 from mosaic_worker.context import Resume, RunContext
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.encoding import encode
@@ -20,7 +24,7 @@ from mosaic_worker.metadata import WorkerMetadata
 from mosaic_worker.stdout import protect_stdin, protect_stdout
 from mosaic_worker.stop import EXIT_STOPPED, Stop
 
-__all__ = ["EXIT_COMPLETED", "EXIT_FAILED", "EXIT_REFUSED", "run_worker"]
+__all__ = ["EXIT_COMPLETED", "EXIT_FAILED", "EXIT_REFUSED", "leave", "run_worker"]
 
 EXIT_COMPLETED = 0
 EXIT_FAILED = 1
@@ -30,7 +34,7 @@ RUN_DIR = "MOSAIC_RUN_DIR"
 
 Config = TypeVar("Config", bound=WorkerConfig)
 Run = Callable[[RunContext[Any]], Mapping[str, Any] | None]
-Preflight = Callable[[Any], Mapping[str, Any] | None]
+Preflight = Callable[[Any, Resume | None], Mapping[str, Any] | None]
 MakeInteractive = Callable[[RunContext[Any]], InteractiveWorker]
 
 
@@ -42,15 +46,44 @@ def run_worker(
     *,
     raise_in_main: bool = False,
     preflight: Preflight | None = None,
-) -> int:
-    """Be a worker's main function: parse `argv`, load the config, run, report how it ended, and return the exit code.
+) -> NoReturn:
+    """Be a worker's main function: parse `argv`, load the config, run, report how it ended, and end the process.
 
     `run` emits `run_started` and whatever happens; it may return a summary, which becomes part of `run_completed`.
     `interactive` makes the object that answers requests, for a worker that has an interactive mode. With
     `raise_in_main` a SIGTERM raises RunCancelled wherever the main thread is; without it `run` asks `stop`.
-    `preflight` is given the config in a dry run: it raises ConfigError for what the config model cannot know, such as
-    an environment that is not installed, or returns what would run.
+    `preflight` is given the config, and the checkpoint to resume from or None, at the start of every run and in a dry
+    run. It raises ConfigError for what the config model cannot know, such as an environment that is not installed, or
+    returns a plan of what will run, which `run` finds as `context.plan`.
     """
+    leave(_main(metadata, run, interactive, argv, raise_in_main=raise_in_main, preflight=preflight))
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as `sys.exit` would, but without tearing the interpreter down.
+
+    Threads are joined and exit handlers run, which end child processes and close files. What is left out is the
+    destruction of every module: with torch it takes so much CPU time that a stopped worker on a busy machine was
+    killed before it was done.
+    """
+    with contextlib.suppress(Exception):
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
+        atexit._run_exitfuncs()  # noqa: SLF001 - as above
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def _main(
+    metadata: WorkerMetadata,
+    run: Run,
+    interactive: MakeInteractive | None,
+    argv: Sequence[str] | None,
+    *,
+    raise_in_main: bool,
+    preflight: Preflight | None,
+) -> int:
     arguments = _parser(metadata).parse_args(argv)
     try:
         journal = protect_stdout(os.environ)
@@ -67,7 +100,7 @@ def run_worker(
         return _dry_run(metadata, arguments.config, journal, preflight)
     if arguments.interactive:
         return _serve(metadata, interactive, arguments.config, journal)
-    return _run(metadata, run, arguments.config, journal, raise_in_main=raise_in_main)
+    return _run(metadata, run, arguments.config, journal, raise_in_main=raise_in_main, preflight=preflight)
 
 
 def _parser(metadata: WorkerMetadata) -> argparse.ArgumentParser:
@@ -84,8 +117,9 @@ def _parser(metadata: WorkerMetadata) -> argparse.ArgumentParser:
 def _dry_run(metadata: WorkerMetadata, path: Path, journal: int, preflight: Preflight | None) -> int:
     """Validate the config and write one JSON line that says what would run, or what is wrong."""
     try:
-        config = load_config(metadata.config_model, path, os.environ)
-        plan = preflight(config) if preflight is not None else None
+        document = read_document(path)
+        config = parse_config(metadata.config_model, document, os.environ)
+        plan = preflight(config, _resume(document)) if preflight is not None else None
     except ConfigError as error:
         answer: dict[str, Any] = {"ok": False, "worker": metadata.name, "problems": error.problems}
         print(error, file=sys.stderr)
@@ -121,7 +155,15 @@ def _resume(document: Any) -> Resume | None:
     return Resume(Path(path), step)
 
 
-def _run(metadata: WorkerMetadata, run: Run, path: Path, journal: int, *, raise_in_main: bool) -> int:
+def _run(
+    metadata: WorkerMetadata,
+    run: Run,
+    path: Path,
+    journal: int,
+    *,
+    raise_in_main: bool,
+    preflight: Preflight | None,
+) -> int:
     """Run to the end and see to it that the last line says how it ended."""
     emitter = Emitter(journal)
     stop = Stop(emitter, raise_in_main=raise_in_main)
@@ -129,7 +171,9 @@ def _run(metadata: WorkerMetadata, run: Run, path: Path, journal: int, *, raise_
     try:
         stop.install()
         heartbeat.start()
-        summary = run(_context(metadata, path, emitter, stop))
+        context = _context(metadata, path, emitter, stop)
+        plan = preflight(context.config, context.resume) if preflight is not None else None
+        summary = run(dataclasses.replace(context, plan=plan or {}))
         stop.raise_in_main = False
         if emitter.ended is None:
             if stop.requested:

@@ -1,8 +1,9 @@
 """What a worker's run function is given."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mosaic_worker.config import WorkerConfig
 from mosaic_worker.emitter import Emitter
@@ -32,3 +33,5 @@ class RunContext(Generic[Config]):
     stop: Stop
     run_dir: Path
     resume: Resume | None = None
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What the worker's `preflight` returned for this run."""

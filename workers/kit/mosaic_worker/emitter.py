@@ -7,7 +7,6 @@ A reader may look at the file at any moment, and the process may be killed at an
 import contextlib
 import errno
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from mosaic_worker.encoding import encode
 from mosaic_worker.errors import AlreadyEndedError
+from mosaic_worker.stdout import note
 
 __all__ = ["TERMINAL_EVENTS", "Emitter"]
 
@@ -231,7 +231,7 @@ class Emitter:
             raise AlreadyEndedError(ended, event)
         self.dropped += 1
         if self.dropped == 1 and event != "heartbeat":
-            print(f"mosaic_worker: {event} came after {ended} and was dropped", file=sys.stderr)
+            note(f"{event} came after {ended} and was dropped")
 
     def _write_rest(self, rest: bytes) -> None:
         """Finish a line that did not go out in one write: wait for room rather than leave half a line."""
@@ -243,7 +243,7 @@ class Emitter:
                 _raise_unless_full(error)
                 if not warned:
                     warned = True
-                    print(f"mosaic_worker: waiting to write an event: {error.strerror}", file=sys.stderr, flush=True)
+                    note(f"waiting to write an event: {error.strerror}")  # which the same full disk may refuse
                 self._pause(_PAUSE_S)
 
     # For the signal handler.

@@ -7,14 +7,17 @@ The private copy is closed in child processes. A worker that starts its library 
 events hands it on explicitly: `subprocess.Popen(…, **journal_for_child(fd, os.environ))`.
 """
 
+import contextlib
+import errno
+import io
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from mosaic_worker.errors import StdoutError
 
-__all__ = ["JOURNAL_FD", "ChildJournal", "journal_for_child", "protect_stdin", "protect_stdout"]
+__all__ = ["JOURNAL_FD", "ChildJournal", "journal_for_child", "log_stream", "note", "protect_stdin", "protect_stdout"]
 
 JOURNAL_FD = "MOSAIC_JOURNAL_FD"
 
@@ -46,9 +49,32 @@ def protect_stdout(environ: MutableMapping[str, str]) -> int:
     os.set_inheritable(fd, False)
     _ensure_stderr()
     os.dup2(2, 1)
-    if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)
+    sys.stdout, sys.stderr = log_stream(1), log_stream(2)
     return fd
+
+
+class _LogFile(io.FileIO):
+    """A file that drops what a full disk does not take, so that a print cannot end a run."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            return memoryview(data).nbytes
+
+
+def log_stream(fd: int) -> io.TextIOWrapper:
+    """Return a text stream to a descriptor of the log, written line by line."""
+    raw = io.BufferedWriter(_LogFile(fd, "w", closefd=False))
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def note(text: str) -> None:
+    """Write a line of the kit's own to the log; where that is impossible, do without."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"mosaic_worker: {text}\n".encode(errors="replace"))
 
 
 def protect_stdin() -> int:

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import RunCancelled
+from mosaic_worker.stdout import note
 
 __all__ = ["EXIT_STOPPED", "Stop"]
 
@@ -74,6 +74,5 @@ class Stop:
             step = self._emitter.last_step
             fields = {"reason": reason} if step is None else {"reason": reason, "step": step}
             self._emitter.last_words("run_cancelled", **fields)
-        if sys.stderr is not None:
-            os.write(2, f"mosaic_worker: {reason}, exiting at once\n".encode())
+        note(f"{reason}, exiting at once")
         os._exit(EXIT_STOPPED)

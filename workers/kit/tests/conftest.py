@@ -28,10 +28,15 @@ def get_worker_metadata():
 """
 
 CLI = """
-import os, random, signal, subprocess, sys, time
+import atexit, multiprocessing, os, random, signal, subprocess, sys, threading, time
+from pathlib import Path
 from mosaic_worker import ConfigError, InfrastructureError, InteractiveWorker, StepResult, run_worker
 from mosaic_worker.stdout import journal_for_child
 from tiny_worker import get_worker_metadata
+
+class SlowToDestroy:
+    def __del__(self):
+        Path("destroyed").touch()
 
 def run(context):
     emitter, config = context.emitter, context.config
@@ -69,6 +74,17 @@ def run(context):
         os.read(ready, 1)
         os.kill(child, signal.SIGTERM)
         emitter.log("info", "child ended", signal=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if config.mode == "leave":
+        atexit.register(Path("exit-handler").touch)
+        threading.Thread(target=lambda: (time.sleep(0.2), Path("thread").touch())).start()
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True).start()
+        sys.modules["slow_to_destroy"] = SlowToDestroy()
+        print("not flushed yet", end="")
+    if config.mode == "chatty":
+        for number in range(config.episodes):
+            print("x" * 4095)  # a page with its newline: the log has no room left in its last one
+            emitter.episode(number, 0.0)
+        return
     if config.mode == "end-twice":
         emitter.run_completed()
         emitter.run_completed()
@@ -76,9 +92,9 @@ def run(context):
     for episode in range(config.episodes):
         context.stop.check()
         emitter.episode(episode, dice.random(), length=1, step=episode + 1)
-    return {"played": config.episodes}
+    return {"played": config.episodes, "plan": dict(context.plan)}
 
-def preflight(config):
+def preflight(config, resume):
     if config.mode == "missing":
         raise ConfigError("mode: 'missing' is not installed here")
     return {"would": config.mode} if config.mode == "planned" else None
@@ -99,7 +115,7 @@ class Tiny(InteractiveWorker):
 
 if __name__ == "__main__":
     deaf = "wait-raise" in "".join(open(sys.argv[2]).read()) if len(sys.argv) == 3 else False
-    sys.exit(run_worker(get_worker_metadata(), run=run, interactive=Tiny, raise_in_main=deaf, preflight=preflight))
+    run_worker(get_worker_metadata(), run=run, interactive=Tiny, raise_in_main=deaf, preflight=preflight)
 """
 
 
@@ -165,15 +181,26 @@ class Tiny:
 
 
 @pytest.fixture
-def tiny(site, tmp_path):
-    worker = Tiny(site, tmp_path)
-    yield worker
-    for process in worker.started:
+def make_tiny():
+    """Make the small worker in a folder; what it started is ended after the test."""
+    made = []
+
+    def make(site, folder):
+        made.append(Tiny(site, folder))
+        return made[-1]
+
+    yield make
+    for process in [process for worker in made for process in worker.started]:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         process.wait(60)
         if process.stdin:
             process.stdin.close()
+
+
+@pytest.fixture
+def tiny(make_tiny, site, tmp_path):
+    return make_tiny(site, tmp_path)
 
 
 @pytest.fixture

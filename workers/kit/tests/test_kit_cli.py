@@ -1,9 +1,11 @@
 """A worker made with the kit, started as the platform starts it: what it writes and how it ends."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +19,7 @@ def names(tiny):
 def test_a_run_ends_with_what_it_returned(tiny):
     assert tiny.run("--config", tiny.config(episodes=2)) == 0
     assert names(tiny) == ["run_started", "episode", "episode", "run_completed"]
-    assert tiny.events()[-1]["summary"] == {"played": 2}
+    assert tiny.events()[-1]["summary"]["played"] == 2
     assert tiny.events()[-1]["step"] == 2
     for line in tiny.stdout.read_bytes().splitlines():
         parse_event(line)
@@ -51,6 +53,33 @@ def test_a_worker_can_blame_the_infrastructure_and_its_log_is_not_filled_with_a_
     assert "in run\n" in event["traceback"]
     assert "the disk is on fire" in tiny.stderr.read_text()
     assert "Traceback" not in tiny.stderr.read_text()
+
+
+def test_a_worker_that_ends_joins_threads_runs_exit_handlers_ends_children_and_destroys_no_module(tiny):
+    assert tiny.run("--config", tiny.config(mode="leave")) == 0
+    assert names(tiny)[-1] == "run_completed"
+    assert {path.name for path in tiny.folder.iterdir()} >= {"exit-handler", "thread"}
+    assert not (tiny.folder / "destroyed").exists()
+    assert "not flushed yet" in tiny.stderr.read_text()
+    assert processes_in(tiny.folder) == []
+
+
+def processes_in(folder):
+    """The processes whose working folder it is."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                found.append(entry.name)
+    return found
+
+
+def test_preflight_runs_at_the_start_of_every_run(tiny):
+    assert tiny.run("--config", tiny.config(mode="missing")) == 2
+    (event,) = tiny.events()
+    assert (event["event"], event["category"]) == ("run_failed", "configuration")
+    assert tiny.run("--config", tiny.config(mode="planned")) == 0
+    assert tiny.events()[-1]["summary"]["plan"] == {"would": "planned"}
 
 
 def test_a_library_that_calls_sys_exit_has_failed(tiny):

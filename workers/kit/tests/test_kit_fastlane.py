@@ -515,12 +515,12 @@ def test_what_is_no_frame_is_said_once_and_training_goes_on(lane, clock, journal
     assert inner.is_closed
 
 
-def test_an_environment_made_without_render_mode_is_told_what_to_do(lane, capsys):
+def test_an_environment_made_without_render_mode_is_told_what_to_do(lane, capfd):
     env = lane().wrap(inner := Painted(render_mode=None))
     env.reset()
     play(env, 3)
     assert inner.renders == 0
-    assert 'its render_mode is None; make it with render_mode="rgb_array"' in capsys.readouterr().err
+    assert 'its render_mode is None; make it with render_mode="rgb_array"' in capfd.readouterr().err
 
 
 def test_a_cancelled_run_is_not_taken_for_a_render_error(lane):
@@ -593,11 +593,11 @@ def test_no_room_for_frames_is_said_once_and_training_goes_on(lane, clock, journ
     assert "0 bytes free" in line["message"]
 
 
-def test_a_folder_that_is_gone_does_not_disturb_training(lane, tmp_path, capsys):
+def test_a_folder_that_is_gone_does_not_disturb_training(lane, tmp_path, capfd):
     env = lane(folder=tmp_path / "gone").wrap(Painted())
     env.reset()
     play(env, 3)
-    assert "no live frames" in capsys.readouterr().err
+    assert "no live frames" in capfd.readouterr().err
 
 
 def test_an_environment_wrapped_after_the_first_was_closed_goes_on_with_the_stream(lane, shown):

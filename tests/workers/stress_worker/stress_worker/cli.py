@@ -9,7 +9,7 @@ import sys
 import time
 import zlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from pydantic import Field
 
@@ -154,10 +154,10 @@ def save_checkpoint(context: RunContext[StressConfig], step: int) -> None:
     context.emitter.checkpoint_saved(path, step=step)
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Entry point."""
-    return run_worker(get_worker_metadata(), run=run)
+    run_worker(get_worker_metadata(), run=run)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,7 +1,6 @@
 """The command line."""
 
-import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from mosaic_worker.cli import run_worker
 from mosaic_worker.context import RunContext
@@ -16,10 +15,10 @@ def run(context: RunContext[TorchConfig]) -> dict[str, Any]:
     return runtime.run(context)
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Entry point."""
-    return run_worker(get_worker_metadata(), run=run)
+    run_worker(get_worker_metadata(), run=run)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

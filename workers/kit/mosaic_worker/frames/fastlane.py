@@ -5,10 +5,10 @@ counts steps and, when a frame is due, renders one and publishes it; or the envi
 frames. Nothing that goes wrong with frames ever reaches the training: it is said once, and there are none.
 """
 
+import atexit
 import contextlib
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,6 +24,7 @@ from mosaic_worker.frames.recorder import Recorder
 from mosaic_worker.frames.ring import FrameWriter, require_unused
 from mosaic_worker.frames.settings import FastLaneSettings, RecordSettings
 from mosaic_worker.frames.wrappers import Blind, FastLaneTelemetryWrapper, render, wrapper_of
+from mosaic_worker.stdout import note
 
 __all__ = ["FOLDER", "FastLane", "FastLaneSettings", "FastLaneTelemetryWrapper", "RecordSettings"]
 
@@ -319,15 +320,15 @@ class FastLane:
             return
         del self._watches[watch.index]
         self._tiles.pop(watch.index, None)
-        if watch.index == self._publisher and self._writer is not None and self._writer_pid == os.getpid():
-            self._writer.close()
+        if watch.index == self._publisher:
+            self._close_writer()
 
     def say(self, message: str) -> None:
         """Tell people, in the run's journal or else in its log."""
         if self._emitter is not None:
             self._emitter.log("warning", message)
         else:
-            print(f"mosaic_worker: {message}", file=sys.stderr, flush=True)
+            note(message)
 
     # How it publishes.
 
@@ -376,7 +377,13 @@ class FastLane:
             writer = FrameWriter(self._folder)
             require_unused(writer.path)
             self._writer, self._writer_pid = writer, os.getpid()
+            atexit.register(self._close_writer)
         return self._writer
+
+    def _close_writer(self) -> None:
+        """End the stream, if it is this process's own."""
+        if self._writer is not None and self._writer_pid == os.getpid():
+            self._writer.close()
 
     def _recorder(self, env: Any) -> Recorder:
         recorder = Recorder(self._record, self._run_dir, self._emitter, self.say)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from mosaic_worker.stdout import note
+
 __all__ = ["AfterImport"]
 
 
@@ -41,7 +43,6 @@ def _extend(loader: Any, function: Callable[[ModuleType], None]) -> None:
         try:
             function(module)
         except Exception as error:
-            text = f"{module.__name__} is not hooked: {type(error).__name__}: {error}"
-            print(f"mosaic: {text}", file=sys.stderr, flush=True)
+            note(f"{module.__name__} is not hooked: {type(error).__name__}: {error}")
 
     loader.exec_module = exec_module

@@ -22,6 +22,7 @@ from mosaic_worker.hooks.imports import AfterImport
 from mosaic_worker.hooks.reporter import Reporter
 from mosaic_worker.hooks.settings import HookSettings, Link
 from mosaic_worker.hooks.tap import called_from
+from mosaic_worker.stdout import log_stream, note
 
 __all__ = ["install"]
 
@@ -47,7 +48,7 @@ class Hooks:
                 self._reporter = Reporter(self._link, os.environ)
             except Exception as error:
                 self._is_deaf = True
-                print(f"mosaic: nothing is reported: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                note(f"nothing is reported: {type(error).__name__}: {error}")
         return self._reporter
 
     # Environments.
@@ -204,6 +205,7 @@ def _make_registered(make: Callable[..., Any], settings: HookSettings, *args: An
 
 def install() -> None:
     """Set the hooks in this process."""
+    sys.stdout, sys.stderr = log_stream(1), log_stream(2)
     hooks = Hooks(Link.from_environ(os.environ))
     functions = {
         "gymnasium": hooks.hook_gymnasium,

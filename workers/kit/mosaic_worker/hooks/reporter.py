@@ -7,7 +7,6 @@ import contextlib
 import math
 import multiprocessing
 import os
-import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from mosaic_worker.emitter import Emitter
 from mosaic_worker.hooks.counters import EPISODES, LOSSES, SCALAR_STEP, SCALARS, VECTOR_STEPS, Counters
 from mosaic_worker.hooks.settings import Link
 from mosaic_worker.hooks.tap import Tap, as_number, called_from, tapped
-from mosaic_worker.stdout import JOURNAL_FD
+from mosaic_worker.stdout import JOURNAL_FD, note
 
 __all__ = ["Reporter", "describe_journal"]
 
@@ -80,7 +79,7 @@ class Reporter:
         self._said.add(message)
         with contextlib.suppress(OSError):
             self.emitter.log("warning", message)
-        print(f"mosaic: {message}", file=sys.stderr, flush=True)
+        note(message)
 
     # Environments.
 
