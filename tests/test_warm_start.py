@@ -16,7 +16,8 @@ from mosaic_bus import topics
 from mosaic_bus.commands import Stats
 from mosaic_bus.messages import AttemptReport, HostState
 from mosaic_services import processes
-from mosaic_services.environments import build, read_recipe
+from mosaic_services.environments import build, read_recipe, recipe_for
+from mosaic_services.home import StackHome
 from mosaic_services.stack import leftovers
 
 if TYPE_CHECKING:
@@ -271,4 +272,55 @@ def test_warm_run_with_torch_learns_what_a_spawned_one_learns(tmp_path):
         unseeded = [finish("default", None) for _ in range(2)]
         assert [each[0] for each in unseeded] == [True, True]
         assert unseeded[0][1] != unseeded[1][1]
+    assert stack.leftovers() == []
+
+
+PPO = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048, "seed": 3}
+TIMES = {"charts/SPS"}
+
+
+def events_of(stack: Stack, run: str) -> list[dict[str, Any]]:
+    """What a run wrote, less what differs from run to run."""
+    written = [json.loads(line) for line in stack.journal(run).read_text().splitlines()]
+    kept = ("event", "episode", "return", "length", "step", "values", "path", "seed")
+    found = [{name: each[name] for name in kept if name in each} for each in written if each["event"] != "heartbeat"]
+    for each in found:
+        each["values"] = {name: value for name, value in each.get("values", {}).items() if name not in TIMES}
+    return found
+
+
+def started_after(stack: Stack, run: str) -> float:
+    """Seconds between submission and the first event."""
+    (first, *_) = stack.journal(run).read_text().splitlines()
+    return float(json.loads(first)["ts"]) - stack.state(run).submitted_at
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("worker", "config"), [("cleanrl", PPO), ("baseline", {"episodes": 50, "seed": 3, "step_events": False})]
+)
+def test_shipped_worker_starts_warm_and_computes_the_same(tmp_path, worker, config):
+    """The second run is forked, starts in a fraction of the time, and gives the same numbers, bit for bit."""
+    home = StackHome.find(tmp_path / "home")
+    build(recipe_for(worker, home), "default", lambda _step, _percent: None)
+
+    def finish() -> str:
+        run = stack.submit(worker=worker, config=config, resources={"cpus": 1, "memory_mb": 512})
+        assert stack.wait_final(run).state == "succeeded", stack.state(run).reason
+        return run
+
+    with Stack(tmp_path / "home") as stack:
+        first = finish()
+        assert not host_of(stack, first)["warm"]
+        wait_until("the template is ready", lambda: "template ready" in stack.log("supervisor"))
+        second, third = finish(), finish()
+        assert [host_of(stack, run)["warm"] for run in (second, third)] == [True, True]
+        assert counter(stack, "warm_starts") == 2
+        assert events_of(stack, second) == events_of(stack, third) == events_of(stack, first)
+        assert min(started_after(stack, run) for run in (second, third)) < started_after(stack, first) / 2
+        template = template_of(stack)
+        assert template is not None
+        template.kill()
+        assert events_of(stack, finish()) == events_of(stack, first)
     assert stack.leftovers() == []
