@@ -8,11 +8,11 @@ Method. One stack of real services, one host, nothing else running.
   clock stops when the last is acknowledged, and so on disk. `submit_one_per_s` is one `submit` after the other, each
   waiting for its answer.
 - list: all 10,000 with one `runs` command, from the request to typed objects; the median of five.
-- cold and warm: runs of tests/workers/torch_worker, which says `run_started` once torch and gymnasium are imported and
-  an environment is made. Its two profiles have the same packages and the same code; one has a template (`warm`), the
-  other has not. The clock runs from before `submit` to the time stamp of `run_started`. Each round submits one of each
-  kind, one after the other, and waits until it has ended; a first run of each is not counted. That a run was forked,
-  or spawned, is checked by what its run host recorded. The figures are medians.
+- cold and warm: runs of our `ppo` on CartPole-v1, whose worker writes `run_started` once torch and gymnasium are
+  imported and an environment was made. The clock runs from before `submit` to the time stamp of that event. The runs
+  are the same but for one variable: a run with two CPUs has OMP_NUM_THREADS=2, so it cannot be forked from a template
+  for one. Each round submits one of each kind, one after the other, and waits for its end; first runs are not
+  counted. What the run host recorded says whether a run was forked or spawned. The figures are medians.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from stack import STRESS, Stack, wait_until  # noqa: E402 - the path is set just
 
 from mosaic_bus.commands import NewRun, PauseQueue, Runs, Submit, SubmitMany  # noqa: E402 - as above
 from mosaic_bus.messages import RunSpec  # noqa: E402 - as above
-from mosaic_services.environments import build, read_recipe  # noqa: E402 - as above
+from mosaic_services.environments import build, read_recipe, recipe_for  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from mosaic_services.environments import Environment
 
-TORCH = ROOT / "tests" / "workers" / "torch_worker"
-WARM, COLD = "default", "cold"
+WARM, COLD = "warm", "cold"
+CPUS = {WARM: 1, COLD: 2}
+PPO = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 512, "seed": 1}
 
 
 def say(text: str) -> None:
@@ -135,33 +136,30 @@ def measure_many(folder: Path, count: int) -> dict[str, float]:
     }
 
 
-def time_to_start(stack: Stack, profile: str) -> tuple[float, bool]:
-    """Milliseconds from submit to `run_started` of one run with torch, and whether it was forked from a template."""
+def time_to_start(stack: Stack, kind: str) -> tuple[float, bool]:
+    """Milliseconds from submit to `run_started` of one training, and whether it was forked from a template."""
     began = time.time()
-    run = stack.submit(worker="torch", profile=profile, config={"updates": 2}, resources={"cpus": 1, "memory_mb": 512})
+    run = stack.submit(worker="cleanrl", config=PPO, resources={"cpus": CPUS[kind], "memory_mb": 512})
     state = stack.wait_final(run, 120)
     if state.state != "succeeded":
-        sys.exit(f"run {run} ({profile}) {state.state}: {state.reason}")
+        sys.exit(f"run {run} ({kind}) {state.state}: {state.reason}")
     stack.wait_stored(run)
     host = json.loads((stack.home.runs / run / "1" / "host.json").read_text())
     return 1000 * (started_at(stack.journal(run)) - began), host["warm"]
 
 
 def measure_warm(folder: Path, rounds: int) -> dict[str, float]:
-    """Start runs with torch in turn, spawned and forked: `cold_ms` and `warm_ms`."""
-    recipe = read_recipe(TORCH)
-    for profile in (WARM, COLD):
-        build(recipe, profile, tell_build)
+    """Start trainings in turn, spawned and forked: `cold_ms` and `warm_ms`."""
     times: dict[str, list[float]] = {WARM: [], COLD: []}
-    with Stack(folder, environ={"MOSAIC_WORKERS": str(TORCH)}) as stack:
-        time_to_start(stack, COLD)
+    with Stack(folder) as stack:
+        build(recipe_for("cleanrl", stack.home), "default", tell_build)
         wait_until("the template is ready", lambda: time_to_start(stack, WARM)[1], 120)
         for number in range(rounds):
-            for profile, wanted in ((COLD, False), (WARM, True)):
-                milliseconds, warm = time_to_start(stack, profile)
-                if warm is not wanted:
-                    sys.exit(f"a run of the profile {profile!r} was {'forked' if warm else 'spawned'}: see its log")
-                times[profile].append(milliseconds)
+            for kind in (COLD, WARM):
+                milliseconds, warm = time_to_start(stack, kind)
+                if warm is not (kind == WARM):
+                    sys.exit(f"a {kind} run was {'forked' if warm else 'spawned'}: see the log of the supervisor")
+                times[kind].append(milliseconds)
             say(f"round {number + 1}: cold {times[COLD][-1]:.0f} ms, warm {times[WARM][-1]:.0f} ms")
     return {
         "cold_ms": round(statistics.median(times[COLD]), 1),

@@ -36,7 +36,7 @@ import json, os
 from pathlib import Path
 from cleanrl_worker import get_worker_metadata
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.runtime import CleanRLWorkerRuntime
+from cleanrl_worker.runtime import CleanRLWorkerRuntime, preflight
 from mosaic_worker.config import parse_config
 from mosaic_worker.context import RunContext
 from mosaic_worker.emitter import Emitter
@@ -46,7 +46,8 @@ nowhere, said = os.open(os.devnull, os.O_WRONLY), []
 for given in {configs!r}:
     try:
         config = parse_config(CleanRLWorkerConfig, {{"run_id": "r1", **given}}, {{}})
-        context = RunContext(get_worker_metadata(), config, Emitter(nowhere), Stop(), Path.cwd())
+        plan = preflight(config)
+        context = RunContext(get_worker_metadata(), config, Emitter(nowhere), Stop(), Path.cwd(), plan=plan)
         CleanRLWorkerRuntime(context).run()
         said.append("it ran")
     except ConfigError as error:
