@@ -138,6 +138,50 @@ def find_problems(error: ValidationError) -> list[Problem]:
 
 def _problem(each: ErrorDetails) -> Problem:
     where = ".".join(str(part)[:_LONGEST_NAME] for part in each["loc"]) or "value"
+    said = _sentence(each)
     if each["type"] == "missing":
-        return Problem(field=where, message=each["msg"])
-    return Problem(field=where, message=f"{each['msg']}, got {shown(each['input'])}", value=brief(each["input"]))
+        return Problem(field=where, message=said)
+    return Problem(field=where, message=f"{said}, got {shown(each['input'])}", value=brief(each["input"]))
+
+
+# Our sentences for pydantic's kinds of error; what stands in braces is in their context.
+_SENTENCES = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a map",
+    "enum": "must be {expected}",
+    "extra_forbidden": "is unknown",
+    "finite_number": "must be finite",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "is too large",
+    "int_type": "must be a whole number",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "missing": "is missing",
+    "model_attributes_type": "must be a map",
+    "model_type": "must be a map",
+    "set_type": "must be a list",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_type": "must be text",
+    "too_long": "must have at most {max_length} entries",
+    "too_short": "must have at least {min_length} entries",
+    "tuple_type": "must be a list",
+    "value_error": "{error}",
+}
+
+
+def _sentence(each: ErrorDetails) -> str:
+    sentence = _SENTENCES.get(each["type"])
+    if sentence is None:
+        return each["msg"].replace("Input should be", "must be")
+    context = each.get("ctx", {})
+    return sentence.format(**{name: f"{it:g}" if isinstance(it, float) else it for name, it in context.items()})

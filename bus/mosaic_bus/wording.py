@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["near_names", "shown"]
+__all__ = ["did_you_mean", "near_names", "shown"]
 
 _LONGEST_SHOWN = 200
 
@@ -20,6 +20,12 @@ def shown(value: object) -> str:
     except (RecursionError, ValueError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def did_you_mean(name: object, known: Iterable[str], most: int = 2) -> str:
+    """Write `did you mean NAME or NAME?`, or nothing if no known name looks like it."""
+    near = near_names(str(name), known, most)
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def near_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:

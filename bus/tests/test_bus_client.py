@@ -405,7 +405,7 @@ def test_refusals_carry_code_message_and_details(shared_broker):
                 ("limit", 0),
                 ("surplus", "x"),
             ]
-            assert "limit: Input should be greater than or equal to 1, got 0" in error.message
+            assert "limit: must be at least 1, got 0" in error.message
             assert (await refusal(Cancel(run="huge"))).code == "too_large"
             assert (await refusal(Cancel(run="odd"))).code == "internal"
             assert (await bus.request("counting", Stats())).status == "ok"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from mosaic_bus import topics
 from mosaic_bus.messages import Gpu, Model, Resources
-from mosaic_bus.service import explain
-from mosaic_services.specs import load_yaml
+from mosaic_bus.refusals import explain
+from mosaic_bus.wording import did_you_mean
+from mosaic_services.specs import SpecError, locate, read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,26 +88,21 @@ class HostConfig(Model):
         """Check fields; `where` names them in errors."""
         for name in fields:
             if name not in cls.model_fields:
-                near = difflib.get_close_matches(str(name), cls.model_fields, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"the fields are: {', '.join(cls.model_fields)}"
-                raise HostConfigError(f"{where}: field {name!r} is unknown; {hint}")
+                hint = did_you_mean(name, cls.model_fields) or f"the fields are: {', '.join(cls.model_fields)}"
+                raise HostConfigError(f"{locate(where, [name])}: field {name!r} is unknown; {hint}")
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            raise HostConfigError(f"{where}: {explain(error).replace('Value error, ', '')}") from None
+            at = locate(where, error.errors()[0]["loc"])
+            raise HostConfigError(f"{at}: {explain(error)}") from None
 
     @classmethod
     def read(cls, path: Path) -> HostConfig:
         """Read a YAML or JSON file."""
         try:
-            document = load_yaml(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise HostConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-        except yaml.YAMLError as error:
-            raise HostConfigError(f"{path}: not YAML: {error}") from None
-        if document is not None and not isinstance(document, dict):
-            raise HostConfigError(f"{path}: a host is a map of fields ({', '.join(cls.model_fields)})")
-        return cls.make(document or {}, str(path))
+            return cls.make(read_file(path, "host"), str(path))
+        except SpecError as error:
+            raise HostConfigError(error.message) from None
 
     def replaced_by(self, fields: dict[str, Any], where: str) -> HostConfig:
         """Put what was said more directly in place of what stands here; None and nothing are not said."""

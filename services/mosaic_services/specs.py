@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
 from mosaic_bus.messages import Limits, Resources, Retries, RunSpec
-from mosaic_bus.service import explain
+from mosaic_bus.refusals import explain
+from mosaic_bus.wording import did_you_mean, near_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "FIELDS",
     "SpecError",
     "check_path",
     "load_yaml",
+    "locate",
     "make_spec",
     "parse_word",
     "path_of",
@@ -84,6 +88,29 @@ def load_yaml(text: str) -> Any:
         raise yaml.YAMLError("nested too deep") from None
 
 
+def locate(where: str, keys: Sequence[object]) -> str:
+    """Name the line of a key, `file.yaml:7`, or of the innermost key above it that is there.
+
+    `where` is returned as it is if it is no file, or has none of the keys.
+    """
+    try:
+        node = yaml.compose(Path(where).read_text(encoding="utf-8"), _Loader)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return where
+    line = 0
+    for wanted in keys:
+        if isinstance(node, yaml.SequenceNode) and isinstance(wanted, int) and wanted < len(node.value):
+            node = node.value[wanted]
+            line = node.start_mark.line + 1
+            continue
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = [(key, value) for key, value in pairs if key.value == str(wanted)]
+        if not found:
+            break
+        line, node = found[-1][0].start_mark.line + 1, found[-1][1]
+    return f"{where}:{line}" if line else where
+
+
 def split_words(words: list[str]) -> tuple[list[Path], list[str]]:
     """Tell files from KEY=VALUE words."""
     files, overrides = [], []
@@ -101,7 +128,7 @@ def read_file(path: Path, what: str = "run") -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         near = _near_files(path)
-        raise SpecError(f"{path}: no such file", f"did you mean {near}?" if near else "") from None
+        raise SpecError(f"{path}: no such file", f"did you mean {', '.join(near)}?" if near else "") from None
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -120,10 +147,22 @@ def read_file(path: Path, what: str = "run") -> dict[str, Any]:
     return {str(key): value for key, value in document.items()}
 
 
-def _near_files(path: Path) -> str:
-    folder = path.parent
-    names = [each.name for each in folder.iterdir() if each.is_file()] if folder.is_dir() else []
-    return ", ".join(str(folder / name) for name in difflib.get_close_matches(path.name, names))
+def _near_files(path: Path) -> list[str]:
+    """Files whose path looks like this one; each folder on the way may be mistyped, too."""
+    found = [Path(path.anchor)]
+    for part in path.parts[1:] if path.anchor else path.parts:
+        found = [near for folder in found if folder.is_dir() for near in _near_entries(folder, part)]
+    return [str(each) for each in found if each.is_file()]
+
+
+def _near_entries(folder: Path, name: str) -> list[Path]:
+    if (folder / name).exists():
+        return [folder / name]
+    try:
+        names = [each.name for each in folder.iterdir()]
+    except OSError:
+        return []
+    return [folder / near for near in near_names(name, names)]
 
 
 def _kind(document: object) -> str:
@@ -159,25 +198,33 @@ def make_spec(
 ) -> RunSpec:
     """Put overrides, then fields `given` as they are, onto a document; `where` names it in errors."""
     fields = dict(document)
+    replaced: set[tuple[str, ...]] = {(name,) for name in given or {}}
     for word in overrides:
         keys, value = parse_word(word)
         put(fields, keys, value)
+        replaced.add(tuple(keys))
     fields.update(given or {})
+
+    def place(keys: Sequence[object]) -> str:
+        """Where a value came from: a line of the file, or the command line."""
+        given_here = any(tuple(keys[: len(each)]) == each for each in replaced)
+        return "command line" if given_here else locate(where, keys)
+
     for name in _LISTS:
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]
     for key in fields:
-        check_path([key], where)
+        check_path([key], place([key]))
     for part in _PARTS:
         if isinstance(fields.get(part), dict):
             for key in fields[part]:
-                check_path([part, str(key)], where)
+                check_path([part, str(key)], place([part, key]))
     if "worker" not in fields:
         raise SpecError(f"{where}: no worker is named", "add: worker: baseline   (mosaic workers list)")
     try:
         return RunSpec.model_validate(fields)
     except ValidationError as error:
-        raise SpecError(f"{where}: {explain(error)}", detail=str(error)) from error
+        raise SpecError(f"{place(error.errors()[0]['loc'])}: {explain(error)}", detail=str(error)) from error
 
 
 def put(fields: dict[str, Any], keys: list[str], value: object) -> None:
@@ -194,17 +241,14 @@ def check_path(keys: list[str], where: str) -> None:
     """Refuse a key that no run has, with near names."""
     key = keys[0]
     if key not in FIELDS:
-        near = "a file with a sweep is submitted with: mosaic sweep FILE" if key == "sweep" else _near(key, FIELDS)
+        near = (
+            "a file with a sweep is submitted with: mosaic sweep FILE" if key == "sweep" else did_you_mean(key, FIELDS)
+        )
         raise SpecError(
             f"{where}: field {key!r} is unknown",
             near or f"the fields are: {', '.join(FIELDS)}\nwhat the worker understands goes under config:",
         )
     known = _PARTS.get(key)
     if known and len(keys) > 1 and keys[1] not in known:
-        hint = _near(keys[1], known) or f"the fields are: {', '.join(known)}"
+        hint = did_you_mean(keys[1], known) or f"the fields are: {', '.join(known)}"
         raise SpecError(f"{where}: {key}: field {keys[1]!r} is unknown", hint)
-
-
-def _near(key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, known, n=2)
-    return f"did you mean {' or '.join(near)}?" if near else ""

@@ -156,6 +156,26 @@ def test_what_is_unknown_is_refused_with_near_names(document, said, hint):
     assert hint in caught.value.hint
 
 
+def test_error_in_a_file_names_its_line_and_one_of_the_command_line_does_not(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("worker: baseline\nresources:\n  memory_mb: 5\n  cpus: many\nconfig:\n  seed: 1\n")
+    with pytest.raises(SpecError, match=r"run.yaml:4: resources.cpus: must be a number, got 'many'"):
+        make_spec(read_file(file), [], str(file))
+    with pytest.raises(SpecError, match=r"command line: grace_s: must be a number"):
+        make_spec(read_file(file), ["resources.cpus=1", "grace_s=long"], str(file))
+    file.write_text("worker: baseline\n\nnmae: x\n")
+    with pytest.raises(SpecError, match=r"run.yaml:3: field 'nmae'"):
+        make_spec(read_file(file), [], str(file))
+
+
+def test_mistyped_folder_and_file_are_both_suggested(tmp_path):
+    (tmp_path / "configs" / "runs").mkdir(parents=True)
+    (tmp_path / "configs" / "runs" / "ppo.yaml").write_text("worker: x")
+    with pytest.raises(SpecError) as caught:
+        read_file(tmp_path / "confgs" / "runs" / "ppo.yml")
+    assert str(tmp_path / "configs" / "runs" / "ppo.yaml") in caught.value.hint
+
+
 def test_files(tmp_path):
     good = tmp_path / "good.yaml"
     good.write_text("worker: baseline\nconfig: {seed: 3}\n")
@@ -383,6 +403,8 @@ def test_help_names_every_command_and_the_exit_codes():
     ("arguments", "said"),
     [
         (["sbmit"], "Did you mean 'submit'?"),
+        (["run"], "did you mean: mosaic submit"),
+        (["submit", "--priority", "high"], "must be a whole number"),
         (["runs", "--limit", "many"], "--limit"),
         (["runs", "--nonsense"], "--nonsense"),
         (["show"], "RUN"),
@@ -390,10 +412,10 @@ def test_help_names_every_command_and_the_exit_codes():
             ["up", "--host", "No Host"],
             "command line: host: take lower-case letters, digits and dashes, at most 63, got 'No Host'",
         ),
-        (["up", "--cpus", "0"], "command line: cpus: Input should be greater than 0, got 0.0"),
+        (["up", "--cpus", "0"], "command line: cpus: must be greater than 0, got 0.0"),
         (["up", "--gpus", "-1"], "command line: gpus: give a number from 0 to 1024, or a list"),
         (["up", "--tag", "Fast Disk"], "tag 'Fast Disk': take lower-case letters, digits and"),
-        (["up", "--config", "/nowhere/stack.yaml"], "/nowhere/stack.yaml: No such file or directory"),
+        (["up", "--config", "/nowhere/stack.yaml"], "/nowhere/stack.yaml: no such file"),
         (["watch", "--json"], "--once"),
         (["--bus", "nonsense", "runs"], "bus address 'nonsense'"),
         (["workers", "describe", "no-such-worker"], "worker 'no-such-worker' is unknown"),

@@ -141,7 +141,7 @@ def test_declared_number_means_those_that_the_supervisor_may_see():
         ({"cpus": "many"}, ["cpus", "'many'", "number"]),
         ({"cpus": 1e9}, ["cpus", "4096"]),
         ({"memory_mb": 0}, ["memory_mb", "0"]),
-        ({"memory_mb": True}, ["memory_mb", "True", "integer"]),
+        ({"memory_mb": True}, ["memory_mb", "True", "whole number"]),
         ({"gpus": -1}, ["gpus", "-1", "0 to 1024"]),
         ({"gpus": 1.5}, ["gpus", "1.5", "a list of {id, name, memory_mb}"]),
         ({"gpus": True}, ["gpus", "True"]),
@@ -188,7 +188,7 @@ def test_file_that_cannot_be_used_is_named(tmp_path, text, words):
     with pytest.raises(HostConfigError, match=words) as caught:
         HostConfig.read(path)
     assert str(path) in str(caught.value)
-    with pytest.raises(HostConfigError, match="No such file"):
+    with pytest.raises(HostConfigError, match="no such file"):
         HostConfig.read(tmp_path / "nowhere.yaml")
 
 

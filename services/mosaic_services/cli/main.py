@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -24,6 +25,8 @@ class _Entry(NamedTuple):
 
     help: str
     panel: str
+    # Its commands, if it is a group of them.
+    below: tuple[str, ...] = ()
 
 
 _STACK = "The stack"
@@ -37,10 +40,14 @@ COMMANDS = {
     "stats": _Entry("Show all counters of the services.", _STACK),
     "hosts": _Entry("Show what each host has, and who has it.", _STACK),
     "drain": _Entry("Start nothing more on a host.", _STACK),
-    "config": _Entry("Show the settings, and where each came from.", _STACK),
-    "queue": _Entry("Show what waits and why; pause and resume.", _STACK),
+    "config": _Entry("Show the settings, and where each came from.", _STACK, ("show", "defaults")),
+    "queue": _Entry("Show what waits and why; pause and resume.", _STACK, ("show", "pause", "resume")),
     "submit": _Entry("Queue a run, from a file or from the command line.", _RUNS),
-    "sweep": _Entry("Submit many runs from one file, and follow them as a group.", _RUNS),
+    "sweep": _Entry(
+        "Submit many runs from one file, and follow them as a group.",
+        _RUNS,
+        ("run", "list", "show", "watch", "cancel", "rerun", "resume"),
+    ),
     "watch": _Entry("Follow the runs live.", _RUNS),
     "runs": _Entry("List runs, newest first.", _RUNS),
     "show": _Entry("Show one run: its state, why, attempts, results.", _RUNS),
@@ -52,7 +59,29 @@ COMMANDS = {
     "rerun": _Entry("Submit a run again.", _RUNS),
     "priority": _Entry("Let waiting runs go before others, or after them.", _RUNS),
     "export": _Entry("Write a run's data to Parquet files.", _RUNS),
-    "workers": _Entry("Install, describe, check and remove workers.", _WORKERS),
+    "workers": _Entry("See and manage workers.", _WORKERS, ("list", "install", "describe", "check", "remove")),
+}
+
+# Commands of other tools that people try, and ours.
+_MEANT = {
+    "run": "submit",
+    "train": "submit",
+    "start": "up   (a stack), mosaic submit   (a run)",
+    "stop": "down   (a stack), mosaic cancel RUN   (a run)",
+    "kill": "cancel RUN",
+    "ls": "runs",
+    "list": "runs",
+    "ps": "runs",
+    "jobs": "runs",
+    "log": "logs RUN",
+    "tail": "logs RUN --follow",
+    "top": "watch",
+    "plot": "series RUN METRIC",
+    "metrics": "series RUN",
+    "nodes": "hosts",
+    "settings": "config show",
+    "install": "workers install WORKER",
+    "describe": "workers describe WORKER",
 }
 
 _EPILOG = (
@@ -74,7 +103,8 @@ def _build(words: list[str]) -> typer.Typer:
     app.callback(epilog=_EPILOG)(_root)
     for name, entry in COMMANDS.items():
         if name not in words:
-            app.command(name, help=entry.help, rich_help_panel=entry.panel)(_not_loaded)
+            below = f" ({', '.join(entry.below)})" if entry.below else ""
+            app.command(name, help=f"{entry.help}{below}", rich_help_panel=entry.panel)(_not_loaded)
             continue
         module = importlib.import_module(f"mosaic_services.cli.{name}")
         if hasattr(module, "__path__"):  # a command with helpers is a package
@@ -174,6 +204,9 @@ def _explain(error: Exception, arguments: list[str]) -> int:
         if not message:  # "no arguments" has shown the help already
             return 0
         name = next((each for each in arguments if each in COMMANDS), "")
+        meant = next((_MEANT[each] for each in arguments if each in _MEANT), "")
+        if meant and not name and message.startswith("No such command"):
+            return _complain(_lower(message.partition(".")[0]), f"did you mean: mosaic {meant}", USAGE)
         return _complain(_lower(message), f"see: mosaic {name} --help".replace("  ", " "), USAGE)
     if "mosaic_services.specs" in sys.modules:
         from mosaic_services.specs import SpecError  # noqa: PLC0415 - start-up time
@@ -235,7 +268,19 @@ _HINTS = {
 }
 
 
+# pydantic's words for what typer checks, and ours.
+_WORDS = {
+    r"Input should be a valid number\b.*": "must be a number",
+    r"Input should be a valid integer\b.*": "must be a whole number",
+    r"Input should be greater than or equal to": "must be at least",
+    r"Input should be less than or equal to": "must be at most",
+    r"Input should be": "must be",
+}
+
+
 def _lower(message: str) -> str:
+    for theirs, ours in _WORDS.items():
+        message = re.sub(theirs, ours, message)
     return message[:1].lower() + message[1:].rstrip(".")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from mosaic_services.cli.completion import COMPLETIONS
 from mosaic_services.cli.errors import NoStackError
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
         kind, *details = get_args(each.annotation) or (None,)
         if kind is bool:
             details[0].metavar = ""  # a switch takes no value: its help need not name a type
+        elif details and details[0].metavar in COMPLETIONS:
+            details[0].autocompletion = COMPLETIONS[details[0].metavar]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command

@@ -18,7 +18,7 @@ __all__ = ["command"]
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     metric: Annotated[
-        str | None, typer.Argument(help="episode_return, reward, a scalar…; names them if left out.")
+        str | None, typer.Argument(metavar="METRIC", help="episode_return, reward, a scalar…; without it: list them.")
     ] = None,
     points: Annotated[int, typer.Option("--points", min=2, max=100_000, help="At most so many points.")] = 200,
     values: Annotated[bool, typer.Option("--table", help="Print the numbers instead of a picture.")] = False,

@@ -31,7 +31,9 @@ def command(
             show_default=False,
         ),
     ] = None,
-    worker: Annotated[str | None, typer.Option("--worker", help="Run this worker, without a file.")] = None,
+    worker: Annotated[
+        str | None, typer.Option("--worker", metavar="WORKER", help="Run this worker, without a file.")
+    ] = None,
     profile: Annotated[str | None, typer.Option("--profile", help="Which of the worker's environments.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Readable name of the run.")] = None,
     after: Annotated[

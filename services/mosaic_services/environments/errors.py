@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
+
+from mosaic_bus.wording import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -72,9 +73,8 @@ class BuildError(EnvironmentsError):
 
 def _near(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
-    near = difflib.get_close_matches(name, known)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
+    if near := did_you_mean(name, known):
+        return f"; {near}"
     return f"; known are {', '.join(known)}" if known else "; none is known"
 
 

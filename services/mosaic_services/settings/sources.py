@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableError
 
-from mosaic_bus.service import explain
+from mosaic_bus.refusals import explain
+from mosaic_bus.wording import near_names
 from mosaic_services.settings.errors import SettingsError
 from mosaic_services.settings.model import Settings, leaves
 
@@ -126,7 +127,7 @@ def _require_known(key: str, where: str) -> None:
     if key in _DEFAULTS:
         return
     section = f"{key.partition('.')[0]}."
-    near = difflib.get_close_matches(key, _DEFAULTS, n=2)
+    near = near_names(key, _DEFAULTS, 2)
     near = near or [each for each in _DEFAULTS if each.endswith(f".{key}")]
     near = near or [each for each in _DEFAULTS if each.startswith(section)]
     hint = f"did you mean {' or '.join(near)}?" if near else "see: mosaic config show"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from mosaic_bus.wording import did_you_mean
 from mosaic_services.specs import SpecError
 
 if TYPE_CHECKING:
@@ -77,10 +77,9 @@ def read_distribution(value: object, where: str) -> Distribution:
         raise SpecError(f"{where}: {shown(value)} is not a distribution", f"for example: {_EXAMPLES['loguniform']}")
     (kind, given), *_ = value.items()
     if kind not in _EXAMPLES:
-        near = difflib.get_close_matches(str(kind), _EXAMPLES, n=1)
         raise SpecError(
             f"{where}: distribution {kind!r} is unknown",
-            f"did you mean {near[0]}?" if near else f"one of: {', '.join(_EXAMPLES)}",
+            did_you_mean(kind, _EXAMPLES) or f"one of: {', '.join(_EXAMPLES)}",
         )
     if kind == "choice":
         if not isinstance(given, list) or not given:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import random
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mosaic_services.specs import FIELDS, SpecError, check_path, make_spec, parse_word, path_of, put
+from mosaic_bus.wording import did_you_mean
+from mosaic_services.specs import FIELDS, SpecError, check_path, locate, make_spec, parse_word, path_of, put
 from mosaic_services.sweeps.distributions import Distribution, identity, read_distribution, refuse_twins, shown
 from mosaic_services.sweeps.naming import name_runs
 
@@ -146,7 +146,7 @@ def read_plan(document: dict[str, Any], words: list[str], path: Path) -> Plan:
     if not isinstance(sweep, dict):
         said = "has no sweep:" if sweep is None else f"sweep: {shown(sweep)} is not a map"
         raise SpecError(f"{where}: {said}", "a file for one run is submitted with: mosaic submit FILE")
-    _refuse_unknown(sweep, f"{where}: sweep")
+    _refuse_unknown(sweep, where)
     read = _Reader(where, sweep)
     name = sweep.get("name", fields.get("name") or path.stem)
     if not isinstance(name, str) or not name:
@@ -182,9 +182,8 @@ def _override(fields: dict[str, Any], word: str) -> str:
 def _refuse_unknown(sweep: dict[str, Any], where: str) -> None:
     for key in sweep:
         if key not in _KEYS:
-            near = difflib.get_close_matches(str(key), _KEYS, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"the fields are: {', '.join(_KEYS)}"
-            raise SpecError(f"{where}: field {key!r} is unknown", hint)
+            hint = did_you_mean(key, _KEYS) or f"the fields are: {', '.join(_KEYS)}"
+            raise SpecError(f"{locate(where, ['sweep', key])}: sweep: field {key!r} is unknown", hint)
 
 
 def _refuse_clashes(plan: Plan, fixed: list[str]) -> None:

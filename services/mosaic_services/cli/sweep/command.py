@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from ulid import ULID
 
 from mosaic_bus.commands import CancelGroup, Groups, GroupState, Rerun, Show
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.wording import near_names
 from mosaic_services.cli.display.output import ago, console, duration, print_json, say, short, table
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current, with_settings
@@ -40,7 +40,7 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         word = next((each for each in args if not each.startswith("-")), None)
         there = word and os.path.exists(word)  # noqa: PTH110 - Path.exists raises for what no file can be called
-        slip = word and not there and difflib.get_close_matches(word, self.commands, n=1)
+        slip = word and not there and near_names(word, self.commands, 1)
         if word is not None and word not in self.commands and not slip:
             args = ["run", *args]
         return super().parse_args(ctx, args)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mosaic_bus.wording import did_you_mean
 from mosaic_services.cli.display.output import console, print_json, say, size, styled, table
 from mosaic_services.cli.errors import FAILED, INTERRUPTED, CliError, InputError
 from mosaic_services.cli.options import current, with_settings
@@ -41,7 +41,7 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
-_NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a worker (mosaic workers list), or its folder.")]
+_NAME = Annotated[str, typer.Argument(metavar="WORKER", help="Name of a worker (mosaic workers list), or its folder.")]
 _PROFILE = Annotated[str, typer.Option("--profile", metavar="P", help="Which of the worker's environments.")]
 _JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -244,8 +244,8 @@ def _algorithm(environment: Environment, cards: list[dict[str, Any]], name: str)
         if card.get("name") == name:
             return card
     worker = environment.recipe.worker
-    near = difflib.get_close_matches(name, [str(card.get("name")) for card in cards])
-    hint = f"did you mean {', '.join(near)}?" if near else f"see: mosaic workers describe {worker}"
+    near = did_you_mean(name, [str(card.get("name")) for card in cards])
+    hint = near or f"see: mosaic workers describe {worker}"
     raise InputError(f"worker {worker} has no algorithm {name!r}", hint)
 
 
@@ -281,7 +281,7 @@ def _told_to_stop_with_us(child: subprocess.Popen[bytes]) -> int:
 
 @_command("remove")
 def remove_worker(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a worker (mosaic workers list).")],
+    name: Annotated[str, typer.Argument(metavar="WORKER", help="Name of a worker (mosaic workers list).")],
     profile: Annotated[
         str | None,
         typer.Option("--profile", metavar="P", help="Only this one of its environments.", show_default="all of them"),
