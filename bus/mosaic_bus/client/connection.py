@@ -49,7 +49,9 @@ class Subscription:
 
     def __init__(self, client: BusClient, prefixes: tuple[str, ...], max_queue: int) -> None:
         self.prefixes = prefixes
+        # Messages that were discarded here because nobody took them, and those that never arrived.
         self.dropped = 0
+        self.missed = 0
         self._client = client
         self._queue: deque[Message] = deque()
         self._max_queue = max_queue
@@ -343,23 +345,22 @@ class BusClient:
             if answer is not None and not answer.done():
                 answer.set_result(message.payload)
             return
-        wanted = False
-        for subscription in self._subscriptions:
-            if topic.startswith(subscription.prefixes):
-                wanted = True
-                subscription._offer(message)  # noqa: SLF001 - two halves of one thing
-        if wanted:
-            self._count_missed(message)
+        wanted = [each for each in self._subscriptions if topic.startswith(each.prefixes)]
+        missed = self._count_missed(message) if wanted else 0
+        for subscription in wanted:
+            subscription.missed += missed
+            subscription._offer(message)  # noqa: SLF001 - two halves of one thing
 
-    def _count_missed(self, message: Message) -> None:
+    def _count_missed(self, message: Message) -> int:
         header = message.header
         key = (header.src, message.topic)
         epoch, seq = self._last_seq.pop(key, (header.epoch, header.seq - 1))
-        if epoch == header.epoch and header.seq > seq + 1:
-            self.counters["missed"] += header.seq - seq - 1
+        missed = max(0, header.seq - seq - 1) if epoch == header.epoch else 0
+        self.counters["missed"] += missed
         self._last_seq[key] = (header.epoch, header.seq)
         if len(self._last_seq) > _TOPICS_REMEMBERED:
             self._last_seq.popitem(last=False)
+        return missed
 
     async def _read_refusals(self) -> None:
         """The broker answers on our sending socket only to say that it refused something."""

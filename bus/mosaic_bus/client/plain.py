@@ -8,20 +8,23 @@ import threading
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from mosaic_bus.client.connection import BusClient, Subscription
+from mosaic_bus.client.follower import Follower
 from mosaic_bus.errors import BusError, NotConnectedError
 from mosaic_bus.home import Home
 from mosaic_bus.messages import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterable, Iterator
     from concurrent.futures import Future
 
+    from mosaic_bus.client.live import Changes
     from mosaic_bus.commands import Command
     from mosaic_bus.frames.reader import Frame
+    from mosaic_bus.messages import HostState, RunState, RunSummary
     from mosaic_bus.wire.address import Address
     from mosaic_bus.wire.envelope import Message
 
-__all__ = ["Bus"]
+__all__ = ["Bus", "PlainFollower"]
 
 _QUEUE_LENGTH = 10_000
 
@@ -47,7 +50,7 @@ class Bus:
         self._thread = threading.Thread(target=self._loop.run_forever, name="mosaic-bus", daemon=True)
         self._thread.start()
         try:
-            self._call(self.client.connect(connect_timeout))
+            self.call(self.client.connect(connect_timeout))
         except BaseException:
             self._end_loop()
             raise
@@ -60,7 +63,7 @@ class Bus:
 
     def request(self, service: str, command: Command[Result], timeout: float = 10.0) -> Result:
         """Send a command and return its result; raise `CommandRefusedError` with the reason."""
-        return self._call(self.client.request(service, command, timeout))
+        return self.call(self.client.request(service, command, timeout))
 
     def begin(self, coroutine: Coroutine[object, object, Value]) -> Future[Value]:
         """Have something done by `client` meanwhile; the future tells what came of it."""
@@ -71,7 +74,7 @@ class Bus:
 
     def listen(self, *prefixes: str, timeout: float | None = None) -> Iterator[Message]:
         """Yield messages as they come, all that are sent from now on; end after `timeout` seconds of silence."""
-        subscription = self._call(self._subscribe(prefixes))
+        subscription = self.call(self._subscribe(prefixes))
         return self._iterate(subscription, timeout)
 
     def frames(
@@ -86,13 +89,19 @@ class Bus:
         with PictureFeed(self, run, stream, remote=remote) as feed:
             yield from feed.frames(timeout)
 
+    def follow(
+        self, *, runs: Iterable[str] = (), group: str = "", hosts: bool = True, final_limit: int = 50
+    ) -> PlainFollower:
+        """Follow the runs with these ids, those of a group, or all of them; use it as a context manager."""
+        return PlainFollower(self, runs=runs, group=group, hosts=hosts, final_limit=final_limit)
+
     def subscribe(self, *prefixes: str, max_queue: int) -> Subscription:
         """Receive some topics from now on, with `wait_for`; the oldest messages go if more than `max_queue` wait."""
-        return self._call(self._subscribe(prefixes, max_queue))
+        return self.call(self._subscribe(prefixes, max_queue))
 
     def wait_for(self, subscription: Subscription, timeout: float) -> Message | None:
         """Wait for the next message of a subscription; None if none came in time."""
-        return self._call(subscription.next(timeout))
+        return self.call(subscription.next(timeout))
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Stop receiving; does no harm after the bus was closed."""
@@ -123,16 +132,17 @@ class Bus:
     def close(self) -> None:
         """Disconnect."""
         if self._thread.is_alive():
-            self._call(self.client.close())
+            self.call(self.client.close())
             self._end_loop()
 
     def _end_loop(self) -> None:
-        self._call(self._loop.shutdown_default_executor())
+        self.call(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _call(self, coroutine: Coroutine[object, object, Value]) -> Value:
+    def call(self, coroutine: Coroutine[object, object, Value]) -> Value:
+        """Have something done by `client` and return what came of it."""
         future = self.begin(coroutine)
         try:
             return future.result()
@@ -140,3 +150,69 @@ class Bus:
             # Ctrl-C ends the wait, and with it what was waited for.
             future.cancel()
             raise
+
+
+class PlainFollower:
+    """A live view of runs and hosts without `await`.
+
+    with bus.follow() as view:
+        while view.wait(timeout=60):
+            print(view.counts)
+    """
+
+    def __init__(self, bus: Bus, *, runs: Iterable[str], group: str, hosts: bool, final_limit: int) -> None:
+        self._bus = bus
+        self._revision = 0
+
+        async def begin() -> Follower:
+            follower = Follower(bus.client, runs=runs, group=group, hosts=hosts, final_limit=final_limit)
+            return await follower.__aenter__()
+
+        self._follower = bus.call(begin())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # The view changes in the thread of the bus. Copies are made in one step of the interpreter, so they are whole.
+
+    @property
+    def runs(self) -> dict[str, RunState]:
+        """Runs by id, as they are now."""
+        return dict(self._follower.view.runs)
+
+    @property
+    def summaries(self) -> dict[str, RunSummary]:
+        """Summaries by the id of their run."""
+        return dict(self._follower.view.summaries)
+
+    @property
+    def hosts(self) -> dict[str, HostState]:
+        """Hosts by name."""
+        return dict(self._follower.view.hosts)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """State -> how many runs."""
+        return self._bus.call(self._counts())
+
+    @property
+    def silent(self) -> dict[str, float]:
+        """Services that have not been heard for some seconds, with the seconds."""
+        return self._follower.silent()
+
+    def wait(self, timeout: float | None = None) -> Changes:
+        """Wait for changes since the last call; at first, all that is known. They are empty if there were none."""
+        changes = self._bus.call(self._follower.wait(self._revision, timeout))
+        self._revision = changes.revision
+        return changes
+
+    def close(self) -> None:
+        """Stop following; does no harm after the bus was closed."""
+        with contextlib.suppress(BusError):
+            self._bus.call(self._follower.close())
+
+    async def _counts(self) -> dict[str, int]:
+        return self._follower.view.counts
