@@ -9,7 +9,8 @@ from ulid import ULID
 
 from mosaic_bus.messages import RunSpec, RunState, RunSummary
 from mosaic_services.cli.queue import in_order
-from mosaic_services.cli.sweep.progress import Row, best_first, parameters, progress, run_table, why_not
+from mosaic_services.cli.sweep.progress import Row, best_first, progress, run_table, why_not
+from mosaic_services.comparison.folding import parameters
 from mosaic_services.sweeps.trials import RUNGS, Followed, metric_value
 
 

@@ -55,6 +55,7 @@ COMMANDS = {
     "logs": _Entry("Print a run's log, or follow it.", _RUNS),
     "frames": _Entry("Show a run's pictures, or save them.", _RUNS),
     "series": _Entry("Print one of a run's curves.", _RUNS),
+    "compare": _Entry("Compare runs or groups: scores with seeds folded, and curves.", _RUNS),
     "cancel": _Entry("Stop runs, or take them out of the queue.", _RUNS),
     "rerun": _Entry("Submit a run again.", _RUNS),
     "priority": _Entry("Let waiting runs go before others, or after them.", _RUNS),

@@ -1,58 +1,84 @@
-"""`mosaic series`: one of a run's curves, as a table, a picture or JSON."""
+"""`mosaic series`: curves of runs, as a plot, a table or JSON."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mosaic_bus.commands import Metrics, Runs, Series
 from mosaic_services.cli.display.output import console, number, print_json, say, short, table
-from mosaic_services.cli.display.plot import braille
+from mosaic_services.cli.display.plot import COLOURS, draw_curves
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current
+
+if TYPE_CHECKING:
+    from mosaic_bus import Bus
+    from mosaic_bus.commands import SeriesResult
+    from mosaic_bus.messages import RunState
 
 __all__ = ["command"]
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
-    metric: Annotated[
-        str | None, typer.Argument(metavar="METRIC", help="episode_return, reward, a scalar…; without it: list them.")
-    ] = None,
-    points: Annotated[int, typer.Option("--points", min=2, max=100_000, help="At most so many points.")] = 200,
-    values: Annotated[bool, typer.Option("--table", help="Print the numbers instead of a picture.")] = False,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN… METRIC", help="Runs by id or name, then episode_return, reward, a scalar…"),
+    ],
+    points: Annotated[int, typer.Option("--points", min=2, max=100_000, help="Maximum number of points.")] = 200,
+    values: Annotated[bool, typer.Option("--table", help="Print the numbers instead of a plot.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print one of a run's curves; without METRIC, say which it has."""
+    """Plot a curve of a run, or of several on common axes; with a RUN alone, list its metrics."""
+    names, metric = (words, None) if len(words) == 1 else (words[:-1], words[-1])
     with current.connect() as bus:
-        (found,) = bus.request("scheduler", Runs(runs=[run])).runs
-        metrics = bus.request("telemetry", Metrics(run=found.run)).metrics
+        runs = bus.request("scheduler", Runs(runs=names)).runs
         if metric is None:
-            _print_names(metrics, as_json=as_json)
+            _print_names(bus.request("telemetry", Metrics(run=runs[0].run)).metrics, as_json=as_json)
             return
-        if metric not in metrics:
-            hint = "it has: " + ", ".join(sorted(metrics)) if metrics else "it has none yet"
-            raise InputError(f"run {short(found.run)} has no series {metric!r}", hint)
-        series = bus.request("telemetry", Series(run=found.run, metric=metric, max_points=points))
+        found = [(run, _series(bus, run, metric, points)) for run in runs]
     if as_json:
-        print_json(series.model_dump(mode="json"))
-        return
-    known = [value for value in series.values if value is not None]
-    if values or not known:
-        rows = table("step", metric, "low", "high", right=("step", metric, "low", "high"))
+        documents = [{"run": run.run, **series.model_dump(mode="json")} for run, series in found]
+        print_json(documents[0] if len(documents) == 1 else documents)
+    elif values or not any(value is not None for _, series in found for value in series.values):
+        _print_table(found, metric)
+    else:
+        _plot(found, metric)
+
+
+def _series(bus: Bus, run: RunState, metric: str, points: int) -> SeriesResult:
+    metrics = bus.request("telemetry", Metrics(run=run.run)).metrics
+    if metric not in metrics:
+        near = get_close_matches(metric, metrics, n=3)
+        if near:
+            hint = f"did you mean {', '.join(near)}?"
+        else:
+            hint = "it has: " + ", ".join(sorted(metrics)) if metrics else "it has none yet"
+        raise InputError(f"run {short(run.run)} has no metric {metric!r}", hint)
+    return bus.request("telemetry", Series(run=run.run, metric=metric, max_points=points))
+
+
+def _print_table(found: list[tuple[RunState, SeriesResult]], metric: str) -> None:
+    rows = table("run", "step", metric, "low", "high", right=("step", metric, "low", "high"))
+    for run, series in found:
         for step, *row in zip(series.steps, series.values, series.lows, series.highs, strict=True):
-            rows.add_row(f"{step:,}", *(number(value) for value in row))
-        console().print(rows)
-        return
-    width = min(100, max(20, console().width - 14))
-    lines = braille(known, width, 10)
-    for index, line in enumerate(lines):
-        label = number(max(known)) if index == 0 else number(min(known)) if index == len(lines) - 1 else ""
-        say((f"{label:>10} ", "bright_black"), (line, "cyan"))
-    first, last = f"step {series.steps[0]:,}", f"{series.steps[-1]:,}"
-    say((f"{'':>10} {first}{last:>{max(0, width - len(first))}}", "bright_black"))
-    say(f"{metric} of {short(found.run)}: {series.points:,} points, last {number(known[-1])}")
+            rows.add_row(short(run.run), f"{step:,}", *(number(value) for value in row))
+    console().print(rows)
+
+
+def _plot(found: list[tuple[RunState, SeriesResult]], metric: str) -> None:
+    curves: list[tuple[list[float], list[float]]] = []
+    for _, series in found:
+        pairs = [(step, value) for step, value in zip(series.steps, series.values, strict=True) if value is not None]
+        curves.append(([float(step) for step, _ in pairs], [value for _, value in pairs]))
+    draw_curves([curve for curve in curves if curve[0]], min(100, max(20, console().width - 14)), 10)
+    drawn = 0
+    for (run, series), (steps, known) in zip(found, curves, strict=True):
+        mark = ("━━ ", COLOURS[drawn % len(COLOURS)]) if steps and len(found) > 1 else ""
+        drawn += bool(steps)
+        last = f", last {number(known[-1])}" if known else ""
+        say(mark, f"{metric} of {run.name} ({short(run.run)}): {series.points:,} points{last}")
 
 
 def _print_names(metrics: dict[str, int], *, as_json: bool) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 
-__all__ = ["bar", "braille", "sparkline", "thin"]
+__all__ = ["COLOURS", "bar", "braille", "draw_curves", "sparkline", "thin"]
+
+COLOURS = ("cyan", "yellow", "magenta", "green", "red", "blue", "bright_white")
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 # Bits of the eight dots of a braille character, by row (top first) and column.
@@ -63,3 +65,32 @@ def braille(values: list[float], width: int, height: int) -> list[str]:
             cells[y // 4][x // 2] |= _DOTS[y % 4][x % 2]
         before = level
     return ["".join(chr(_EMPTY + cell) for cell in line) for line in cells]
+
+
+def draw_curves(curves: list[tuple[list[float], list[float]]], width: int, height: int) -> None:
+    """Print curves, each its steps and values, on common axes; the first is drawn last, on top of the others."""
+    from mosaic_services.cli.display.output import number, say, styled  # noqa: PLC0415 - only this prints
+
+    steps = [step for xs, _ in curves for step in xs]
+    values = [value for _, ys in curves for value in ys]
+    left, right, low, high = min(steps), max(steps), min(values), max(values)
+    across, down = (right - left) or 1.0, (high - low) or 1.0
+    rows = height * 4
+    cells = [[(0, "")] * width for _ in range(height)]
+    for place, (xs, ys) in reversed(list(enumerate(curves))):
+        colour = COLOURS[place % len(COLOURS)]
+        dots = [
+            (round((x - left) / across * (width * 2 - 1)), rows - 1 - round((y - low) / down * (rows - 1)))
+            for x, y in zip(xs, ys, strict=True)
+        ]
+        for (x, y), (next_x, next_y) in itertools.pairwise([*dots, dots[-1]]):
+            span = max(next_x - x, abs(next_y - y), 1)
+            for part in range(span + 1):
+                at_x, at_y = x + (next_x - x) * part // span, round(y + (next_y - y) * part / span)
+                mask = cells[at_y // 4][at_x // 2][0] | _DOTS[at_y % 4][at_x % 2]
+                cells[at_y // 4][at_x // 2] = (mask, colour)
+    for index, line in enumerate(cells):
+        label = number(high) if index == 0 else number(low) if index == height - 1 else ""
+        say((f"{label:>10} ", "bright_black"), styled(*((chr(_EMPTY + mask), colour) for mask, colour in line)))
+    first, last = f"step {left:,.0f}", f"{right:,.0f}"
+    say((f"{'':>10} {first}{last:>{max(0, width - len(first))}}", "bright_black"))

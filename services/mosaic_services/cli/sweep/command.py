@@ -250,8 +250,9 @@ def _find(bus: Bus, group: str) -> tuple[GroupState, Study | None]:
 
 def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple[list[Row], str, int]:
     """The best runs of a group, the metric they are ranked by, and how many runs there will be."""
-    from mosaic_services.cli.sweep.progress import Row, best_first, parameters  # noqa: PLC0415 - start-up time
+    from mosaic_services.cli.sweep.progress import Row, best_first  # noqa: PLC0415 - start-up time
     from mosaic_services.cli.wait.group import runs_of, summaries_of  # noqa: PLC0415 - start-up time
+    from mosaic_services.comparison.folding import parameters  # noqa: PLC0415 - start-up time
 
     runs = _without_replaced(bus, runs_of(bus, state.group), state.total)
     summaries = summaries_of(bus, [each.run for each in runs if each.attempt])

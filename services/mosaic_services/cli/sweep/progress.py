@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mosaic_bus.messages import FINAL_STATES, RunStateName
 from mosaic_services.cli.display.output import STATE_STYLES, number, plain, short, state_text, styled, table
 from mosaic_services.cli.display.plot import bar
-from mosaic_services.sweeps.distributions import identity, shown
+from mosaic_services.sweeps.distributions import shown
 from mosaic_services.sweeps.naming import labels
 from mosaic_services.sweeps.trials import metric_value
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from mosaic_bus.messages import RunSpec, RunState, RunSummary
+    from mosaic_bus.messages import RunState, RunSummary
 
-__all__ = ["Row", "best_first", "parameters", "progress", "run_table", "why_not"]
+__all__ = ["Row", "best_first", "progress", "run_table", "why_not"]
 
 _BAR = 20
 _REASONS_SHOWN = 10
 _ON_THE_WAY = (RunStateName.PREPARING, RunStateName.STARTING, RunStateName.RUNNING, RunStateName.STOPPING)
-_NOT_VARIED = frozenset({"name", "group", "replaces"})
 
 
 def progress(counts: dict[str, int], total: int, width: int = _BAR) -> Text:
@@ -62,24 +61,6 @@ def best_first(
         return (value is None, 0.0 if value is None else value if lowest else -value, run.run)
 
     return sorted(runs, key=key)
-
-
-def parameters(specs: dict[str, RunSpec]) -> dict[str, dict[str, Any]]:
-    """Of each run, the values that are not the same in all of them, by dotted path."""
-    flat = {run: _flatten(spec.model_dump(mode="json", exclude=set(_NOT_VARIED))) for run, spec in specs.items()}
-    paths = {path: None for values in flat.values() for path in values}
-    varying = [path for path in paths if len({identity(values.get(path)) for values in flat.values()}) > 1]
-    return {run: {path: values[path] for path in varying if path in values} for run, values in flat.items()}
-
-
-def _flatten(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def why_not(rows: list[Row]) -> list[Text]:

@@ -1,0 +1,1 @@
+"""`mosaic compare`: runs or groups side by side, with their seeds folded."""

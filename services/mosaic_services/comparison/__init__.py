@@ -1,0 +1,1 @@
+"""Comparing runs: settings with their seeds folded, scores with intervals, mean curves."""

@@ -1,0 +1,78 @@
+"""Asks a stack for what a comparison needs: runs by name or group, their specs, scores and curves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mosaic_bus.commands import Runs, Series, Show, Summaries
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.refusals import RefusalCode
+from mosaic_services.sweeps.trials import metric_value
+
+if TYPE_CHECKING:
+    from mosaic_bus import Bus
+    from mosaic_bus.commands import SeriesResult
+    from mosaic_bus.messages import RunSpec, RunState
+
+__all__ = ["Collected", "collect"]
+
+_MOST_RUNS = 1000
+# Of a scalar, the mean of this many last points; of returns, telemetry keeps the mean of the last 100 episodes itself.
+_LAST_POINTS = 100
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Runs with what is known of them, in the order in which they were asked for; `scores` lacks those without one."""
+
+    states: dict[str, RunState]
+    specs: dict[str, RunSpec]
+    scores: dict[str, float]
+    curves: dict[str, SeriesResult]
+
+
+def collect(bus: Bus, names: list[str], metric: str, points: int = 400) -> Collected:
+    """Read runs and groups; refused as `runs` is if a name is neither."""
+    states = {state.run: state for name in names for state in _resolve(bus, name)}
+    specs = {run: bus.request("scheduler", Show(run=run)).spec for run in states}
+    found = bus.request("telemetry", Summaries(runs=list(states))).summaries if states else []
+    summaries = {each.run: each for each in found}
+    curves = {run: series for run in states if (series := _series(bus, run, metric, points)) is not None}
+    scores = {}
+    for run in states:
+        value = metric_value(summaries.get(run), metric) if metric == "episode_return" else _last(bus, run, metric)
+        if value is not None:
+            scores[run] = value
+    return Collected(states, specs, scores, curves)
+
+
+def _resolve(bus: Bus, name: str) -> list[RunState]:
+    try:
+        return bus.request("scheduler", Runs(runs=[name])).runs
+    except CommandRefusedError as error:
+        if error.code != RefusalCode.UNKNOWN_RUN:
+            raise
+        try:
+            found = bus.request("scheduler", Runs(group=name, limit=_MOST_RUNS)).runs
+        except CommandRefusedError:
+            raise error from None
+        if not found:
+            raise
+        return list(reversed(found))
+
+
+def _series(bus: Bus, run: str, metric: str, points: int) -> SeriesResult | None:
+    try:
+        series = bus.request("telemetry", Series(run=run, metric=metric, max_points=points))
+    except CommandRefusedError as error:
+        if error.code == RefusalCode.UNKNOWN_RUN:
+            return None
+        raise
+    return series if series.points else None
+
+
+def _last(bus: Bus, run: str, metric: str) -> float | None:
+    series = _series(bus, run, metric, 100_000)
+    known = [value for value in (series.values if series else []) if value is not None][-_LAST_POINTS:]
+    return sum(known) / len(known) if known else None
