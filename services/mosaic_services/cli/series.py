@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mosaic_bus.commands import Metrics, Runs, Series
+from mosaic_bus.wording import did_you_mean
 from mosaic_services.cli.display.output import console, number, print_json, say, short, table
 from mosaic_services.cli.display.plot import COLOURS, draw_curves
 from mosaic_services.cli.errors import InputError
@@ -50,11 +50,8 @@ def command(
 def _series(bus: Bus, run: RunState, metric: str, points: int) -> SeriesResult:
     metrics = bus.request("telemetry", Metrics(run=run.run)).metrics
     if metric not in metrics:
-        near = get_close_matches(metric, metrics, n=3)
-        if near:
-            hint = f"did you mean {', '.join(near)}?"
-        else:
-            hint = "it has: " + ", ".join(sorted(metrics)) if metrics else "it has none yet"
+        known = "it has: " + ", ".join(sorted(metrics)) if metrics else "it has none yet"
+        hint = did_you_mean(metric, metrics) or known
         raise InputError(f"run {short(run.run)} has no metric {metric!r}", hint)
     return bus.request("telemetry", Series(run=run.run, metric=metric, max_points=points))
 
