@@ -121,6 +121,37 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint_and_says_why(stack):
     assert any("goes on from its checkpoint of step 40" in each.reason for each in why.decisions)
 
 
+def result_of(stack: Stack, run: str) -> dict:
+    """What a run's last event says."""
+    return json.loads(stack.journal(run).read_text().splitlines()[-1])["summary"]
+
+
+@pytest.mark.slow
+def test_a_run_reads_a_checkpoint_of_another_by_reference(stack):
+    first = stack.submit(name="teacher", config={"events": 100, "rate": 100, "checkpoint_every": 20})
+    early = stack.submit(config={"models": ["run:teacher@40"]})
+    last = stack.submit(config={"models": ["run:teacher@last", f"run:{first}@60"]}, after=["teacher"])
+    stack.kill_and_restart("scheduler")
+    stack.wait_for("scheduler")
+    assert {stack.wait_final(run).state for run in (first, early, last)} == {"succeeded"}
+    assert result_of(stack, early)["models"] == [40]
+    assert result_of(stack, last)["models"] == [100, 60]
+    assert [each["step"] for each in attempts_of(stack, last)[0]["inputs"]] == [100, 60]
+    assert "resolved" in [each.event for each in stack.bus.request("scheduler", Why(run=last)).decisions]
+
+    never = stack.wait_final(stack.submit(config={"models": ["run:teacher@30"]}))
+    assert (never.state, never.category, never.attempt) == ("failed", "configuration", 0)
+    assert "step 20, step 40" in never.reason
+    (stack.home.runs / first / "1" / "checkpoints" / "80.json").unlink()
+    gone = stack.wait_final(stack.submit(config={"models": ["run:teacher@80"]}))
+    assert (gone.state, gone.category) == ("failed", "configuration")
+    assert "checkpoints/80.json" in gone.reason
+    for reference, code in (("run:nobody", "unknown_run"), ("run:teacher@newest", "invalid_config")):
+        with pytest.raises(CommandRefusedError) as refused:
+            stack.submit(config={"models": [reference]})
+        assert refused.value.code == code
+
+
 @pytest.mark.slow
 def test_a_run_over_its_memory_limit_is_stopped_and_not_tried_again(stack):
     run = stack.submit(

@@ -22,6 +22,7 @@ __all__ = [
     "Gpu",
     "HostName",
     "HostState",
+    "Input",
     "Limits",
     "Model",
     "Position",
@@ -239,6 +240,17 @@ class Checkpoint(Model):
 
     path: str = Field(description="absolute, on the host where it was saved")
     step: int | None = Field(default=None, ge=0, lt=2**63)
+
+
+class Input(Model):
+    """A checkpoint of another run that a field of the config names, as in `run:train@best`."""
+
+    field: tuple[str | int, ...] = Field(description="where in the config: keys, and positions in lists")
+    run: RunId
+    attempt: AttemptNumber
+    host: HostName = Field(description="where it was saved")
+    path: str = Field(description="relative to the attempt's folder, or absolute")
+    step: int | None = None
 
 
 class ExitReport(Model):

@@ -45,7 +45,14 @@ class RefusalCode(StrEnum):
     CIRCULAR_AFTER = "circular_after", "runs wait for each other", "candidates"
     HOST_UNAVAILABLE = "host_unavailable", "the host cannot take the attempt now"
     ID_REUSED = "id_reused", "the id belongs to a run with another spec, or occurs twice", "index", "run"
-    IMPOSSIBLE_RESOURCES = "impossible_resources", "no host is large enough", "index", "field", "hosts"
+    IMPOSSIBLE_RESOURCES = (
+        "impossible_resources",
+        "no host is large enough, or has every environment that the run uses",
+        "index",
+        "field",
+        "hosts",
+        "problems",
+    )
     INTERNAL = "internal", "the service failed; its log says more"
     INVALID_ARGUMENTS = (
         "invalid_arguments",
@@ -56,6 +63,7 @@ class RefusalCode(StrEnum):
         "allowed",
     )
     INVALID_CONFIG = "invalid_config", "the worker does not take this configuration", "index", "field", "problems"
+    MISSING_FILE = "missing_file", "a checkpoint that the config names is gone", "field", "value"
     NOTHING_TO_RERUN = "nothing_to_rerun", "no run of the group has failed or was lost", "value"
     NOT_FINAL = "not_final", "the run has not ended", "run", "state"
     NOT_INSTALLED = "not_installed", "the environment of the worker is not installed on this host"

@@ -18,7 +18,7 @@ from mosaic_bus.commands import (
     SubmitMany,
 )
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.messages import Resources, RunSpec, RunStateName
+from mosaic_bus.messages import Resources, RunSpec, RunStateName, Use
 from mosaic_services.scheduler import events
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.settings.model import SchedulerSettings
@@ -225,6 +225,58 @@ def test_what_no_host_could_take_is_refused_or_waits_for_one_to_join_as_the_spec
     assert story.why(run).facts[2] == "no host that is known could take it"
     story.feed(events.HostReported, host(name="new", gpus=2, tags=["a100"]))
     assert story.state(run).host == "new"
+
+
+# ── more than one worker ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_goes_only_where_every_environment_that_it_uses_is_or_can_be_built(story):
+    story.feed(events.HostReported, host(name="a", cpus=8))
+    story.feed(events.HostReported, host(name="b", cpus=8, others={"x": "available", "y": "installed"}))
+    uses = ({"worker": "x"}, {"worker": "y"})
+    run = story.submit(uses=uses)
+    state = story.state(run)
+    assert (state.host, state.state) == ("b", RunStateName.PREPARING)
+    assert "it has w/default and y/default, can build x/default" in state.reason
+    assert story.sent(Place)[0].spec.uses == (Use(worker="x"), Use(worker="y"))
+    story.feed(events.HostReported, host(attempt(run, "preparing"), name="b", cpus=8))
+    waiting = story.submit(uses=uses[:1], wait_for_host=True)
+    assert story.answer.code == "unknown_worker", "no host that is known has it any more"
+    assert (story.answer.details.field, waiting in story.machine.ledger.runs) == ("uses.0.worker", False)
+
+
+def test_why_names_the_environment_that_is_missing_or_broken(story):
+    story.feed(events.HostReported, host(name="a", others={"x": "installed"}))
+    story.feed(events.HostReported, host(name="b", others={"y": "broken"}))
+    uses = ({"worker": "x"}, {"worker": "y"})
+    story.submit(uses=uses)
+    assert refusal(story).code == "impossible_resources"
+    lacking = [each.message for each in refusal(story).details.problems]
+    assert (refusal(story).details.field, lacking) == ("uses", ["a lacks worker y", "b lacks worker x"])
+    run = story.submit(uses=uses, wait_for_host=True)
+    assert story.state(run).reason == (
+        "no host has worker w and worker x and worker y: a lacks worker y, b lacks worker x"
+    )
+    assert "with worker w/default and x/default and y/default" in story.why(run).facts[0]
+    story.feed(events.HostReported, host(name="b", others={"x": "installed", "y": "broken"}))
+    assert story.state(run).reason == "worker y is broken on b: no detail"
+    story.feed(events.HostReported, host(name="b", others={"x": "installed", "y": "installed"}))
+    assert story.state(run).host == "b"
+
+
+@pytest.mark.parametrize(
+    "uses",
+    [
+        ({"worker": "w"},),
+        ({"worker": "x"}, {"worker": "x"}),
+        ({"worker": "X!"},),
+        ({},),
+        tuple({"worker": f"x{number}"} for number in range(17)),
+    ],
+)
+def test_environments_named_twice_or_not_at_all_are_not_a_spec(uses):
+    with pytest.raises(ValidationError, match="uses"):
+        spec(uses=uses)
 
 
 # ── back-fill ───────────────────────────────────────────────────────────────────────────────────────

@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from mosaic_bus.messages import AttemptPhase, ExitReport, FailureCategory, Resources, RunSpec, RunStateName
+from mosaic_bus.messages import AttemptPhase, ExitReport, FailureCategory, Input, Resources, RunSpec, RunStateName
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.instructions import RecordDecision
-from mosaic_services.scheduler.model import Attempt, Ending, Run
+from mosaic_services.scheduler.model import Attempt, Ending, Reference, Run
 from mosaic_services.scheduler.store import DECISIONS_KEPT, Store, Unsaved
 
 
@@ -48,6 +48,8 @@ def test_runs_and_attempts_come_back_as_they_were(store):
         host="local",
         detail="lines",
         checked="f",
+        references=(Reference(("extras", 0, "path"), "01KSOURCE", "40"),),
+        inputs=(Input(field=("extras", 0, "path"), run="01KSOURCE", attempt=2, host="local", path="a.pt", step=40),),
     )
     run.id = attempt.run
     run.attempts.append(attempt)

@@ -9,7 +9,7 @@ from mosaic_bus.messages import EnvironmentStatus, HostState, Resources, RunSpec
 from mosaic_services.scheduler.model import Host, Run
 from mosaic_services.scheduler.naming import find_run, make_name
 from mosaic_services.scheduler.schema import ConfigSchema
-from mosaic_services.scheduler.validation import check_submission
+from mosaic_services.scheduler.validation import Checked, check_submission
 
 SCHEMA = {
     "type": "object",
@@ -72,7 +72,7 @@ def test_what_no_host_could_hold_is_refused_with_the_numbers_of_the_largest():
 def test_before_any_host_reported_all_is_accepted_with_a_warning():
     warnings, checked = check_submission(RunSpec(worker="whatever"), [], {})
     assert "no host has reported yet" in warnings[0]
-    assert not checked
+    assert not checked.fingerprint
 
 
 def test_each_wrong_field_is_named_with_value_and_what_is_allowed():
@@ -149,7 +149,7 @@ def test_a_field_that_is_described_twice_is_complained_about_once():
 def test_a_relative_path_to_something_that_a_run_reads_is_refused(path):
     kind = {"anyOf": [{"type": "string", "format": "absolute-path"}, {"type": "null"}]}
     schema = ConfigSchema({"properties": {"model": kind}})
-    allowed = "an absolute path (a run starts in a folder of its own) or null"
+    allowed = "an absolute path, or a checkpoint of a run (run:NAME@last, run:NAME@best or run:NAME@STEP) or null"
     assert said_of(schema, {"model": path}) == [f"config.model: {path!r} is not allowed; allowed: {allowed}"]
     assert said_of(schema, {"model": "/models/a.pt"}) == said_of(schema, {"model": None}) == []
 
@@ -157,7 +157,7 @@ def test_a_relative_path_to_something_that_a_run_reads_is_refused(path):
 def test_a_good_config_needs_no_run_id():
     schemas = {("baseline", "default", "f"): ConfigSchema(SCHEMA)}
     spec = RunSpec(worker="baseline", config={"env_id": "CartPole-v1"})
-    assert check_submission(spec, known_hosts(), schemas) == ([], "f")
+    assert check_submission(spec, known_hosts(), schemas) == ([], Checked([], "f"))
 
 
 def test_a_broken_schema_does_not_stop_runs():
@@ -225,7 +225,7 @@ def test_a_configuration_that_cannot_be_checked_yet_is_accepted_with_a_warning()
     host.report(state, 0.0)
     warnings, checked = check_submission(RunSpec(worker="stress"), [host], {})
     assert warnings == ["configuration is checked once the environment of stress/default is built"]
-    assert not checked
+    assert not checked.fingerprint
 
 
 def test_a_broken_schema_is_told_at_submission():

@@ -115,12 +115,24 @@ class Story:
         return [(each.host, each.command.attempt) for each in self.said(todo.Send) if isinstance(each.command, Place)]
 
 
-def host(*attempts, name="local", cpus=2.0, status="installed", memory_mb=8000, fingerprint="f", gpus=0, **more):
+def host(
+    *attempts,
+    name="local",
+    cpus=2.0,
+    status="installed",
+    memory_mb=8000,
+    fingerprint="f",
+    gpus=0,
+    others=(),
+    **more,
+):
+    """A report of a host that has the worker `w`, and `others`: worker -> status."""
     environment = EnvironmentStatus(worker="w", profile="default", status=status, fingerprint=fingerprint)
+    further = [EnvironmentStatus(worker=each, profile="default", status=state) for each, state in dict(others).items()]
     total = Resources(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
     inventory = [Gpu(id=str(index)) for index in range(gpus)]
     return HostState(
-        host=name, total=total, gpus=inventory, environments=[environment], attempts=list(attempts), **more
+        host=name, total=total, gpus=inventory, environments=[environment, *further], attempts=list(attempts), **more
     )
 
 

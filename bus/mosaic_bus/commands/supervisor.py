@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from mosaic_bus.commands.common import Ack, Command
-from mosaic_bus.messages import AttemptNumber, Checkpoint, FrameHandle, Model, RunId, RunSpec, StreamKind
+from mosaic_bus.messages import AttemptNumber, Checkpoint, FrameHandle, Input, Model, RunId, RunSpec, StreamKind
 
 __all__ = [
     "Describe",
@@ -28,7 +28,8 @@ __all__ = [
 class Place(Command[Ack]):
     """Start an attempt on this host; the same (run, attempt) twice is one attempt.
 
-    Refused with `unknown_worker`, `unknown_profile`, `unusable_environment`, `invalid_arguments`, `already_ended`.
+    Refused with `unknown_worker`, `unknown_profile`, `unusable_environment`, `invalid_arguments`, `already_ended`,
+    `missing_file` (a checkpoint of `inputs` is gone).
     """
 
     name: ClassVar[str] = "place"
@@ -40,6 +41,9 @@ class Place(Command[Ack]):
     gpus: dict[str, float] = Field(default_factory=dict, description="id of each GPU that it gets -> its share")
     resume: Checkpoint | None = Field(
         default=None, description="go on from here, if the worker can and the file exists"
+    )
+    inputs: tuple[Input, ...] = Field(
+        default=(), description="checkpoints whose paths replace the references in the config"
     )
 
 

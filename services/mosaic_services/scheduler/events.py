@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mosaic_bus.commands import Description, Place, Stop
+    from mosaic_bus.commands import Description, Place, SavedCheckpoint, Stop
     from mosaic_bus.errors import CommandRefusedError
     from mosaic_bus.messages import HostState
 
-__all__ = ["Answered", "Described", "Event", "HostReported", "Instant", "Tick", "Withdrawn"]
+__all__ = ["Answered", "CheckpointsKnown", "Described", "Event", "HostReported", "Instant", "Tick", "Withdrawn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,17 @@ class Described(Event):
 
     fingerprint: str
     description: Description
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsKnown(Event):
+    """Telemetry said which checkpoints a run has saved, or did not answer (`problem`)."""
+
+    run: str
+    saved: tuple[SavedCheckpoint, ...] = ()
+    # The newest attempt of the run that has ended and whose lines are all stored; 0 if there is none.
+    stored: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

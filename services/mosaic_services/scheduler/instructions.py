@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mosaic_services.scheduler.model import Attempt, Run
 
 __all__ = [
+    "FetchCheckpoints",
     "FetchDescription",
     "Instruction",
     "Publish",
@@ -83,3 +84,10 @@ class FetchDescription(Instruction):
     host: str
     command: Describe
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class FetchCheckpoints(Instruction):
+    """Ask telemetry which checkpoints a run has saved."""
+
+    run: str

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mosaic_bus.commands import Forget, Place, Stop
 from mosaic_bus.messages import RunStateName
 from mosaic_services.scheduler import instructions as todo
+from mosaic_services.scheduler import references
 from mosaic_services.scheduler.model import REFUSED, Attempt, Ending, Host, Run
 from mosaic_services.scheduler.outcomes import Outcome
 from mosaic_services.scheduler.queue import Queue
@@ -60,6 +61,11 @@ class Ledger:
         self.replaced: dict[str, str] = {}
         # A run -> those that wait for it.
         self._dependents: dict[str, list[str]] = {}
+        # When telemetry was last asked for a run's checkpoints, since when one that has ended is not stored whole, and
+        # why telemetry did not answer.
+        self.fetched: dict[str, float] = {}
+        self.unsettled: dict[str, float] = {}
+        self.unanswered = ""
         self._next_seq = 1
         # Runs that are not final -> when their state was last published, longest ago first.
         self._published: dict[str, float] = {}
@@ -113,9 +119,11 @@ class Ledger:
             self._dependents.setdefault(each, []).append(run.id)
 
     def _queue(self, run: Run) -> None:
-        """Put a run among those that can start, or those that wait for other runs."""
+        """Put a run among those that can start, or those that wait for other runs or their checkpoints."""
         if self.unmet(run):
             self.queue.blocked[run.id] = run
+        elif run.references and not run.inputs:
+            self.queue.awaiting[run.id] = run
         else:
             self.queue.add(run)
 
@@ -175,6 +183,8 @@ class Ledger:
         if run.id in self.queue.resting:
             left = math.ceil(max(0.0, run.rests_until - now))
             return f"{run.reason}: {left} s left" if left else run.reason
+        if run.id in self.queue.awaiting:
+            return references.waits_for(self, run)
         group = self.queue.group(run)
         return group.wait.reason if group else run.reason
 
@@ -198,6 +208,7 @@ class Ledger:
 
     def place(self) -> None:
         """Start whatever can start, in order."""
+        references.fetch(self)
         hosts = self.hosts.values()
         for group in self.queue.place(hosts, self.at.mono, self.paused, self._start):
             for run in group.runs.values():
@@ -319,7 +330,8 @@ class Ledger:
                 self._finish(waiting, Outcome(RunStateName.CANCELLED, reason))
                 ended.append(waiting)
             elif not self.unmet(waiting):
-                self.queue.add(waiting)
+                self.queue.remove(waiting)
+                self._queue(waiting)
                 self.decide(waiting, "released", "the runs that it was to come after have succeeded")
                 self.publish_soon(waiting)
         return ended
@@ -337,8 +349,9 @@ class Ledger:
             members.pop(run.id, None)
             if not members:
                 del self.groups[run.spec.group]
-        for each in self._dependents.pop(run.id, ()):
-            if waiting := self.queue.blocked.get(each):
+        self._dependents.pop(run.id, None)
+        for waiting in list(self.queue):
+            if run.id in waiting.after or any(each.run == run.id for each in waiting.references):
                 said = f"it was to come after {run.name} ({run.short}), which could not be saved"
                 self.end(waiting, Outcome(RunStateName.CANCELLED, said))
 
@@ -401,6 +414,7 @@ class Ledger:
             spec=run.spec,
             gpus=attempt.gpus,
             resume=attempt.resume,
+            inputs=run.inputs,
         )
         if self.send(attempt.host, place):
             attempt.offered_at = self.at.mono

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from mosaic_bus.commands import Describe, Forget, Stop
 from mosaic_bus.messages import AttemptPhase, FailureCategory, RunStateName
 from mosaic_bus.refusals import RefusalCode
-from mosaic_services.scheduler import events, outcomes, requests
+from mosaic_services.scheduler import events, outcomes, references, requests
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.ledger import Ledger
 from mosaic_services.scheduler.model import NOT_BEGUN, NOT_TAKEN, Attempt, Ending, Host, Run
 from mosaic_services.scheduler.outcomes import Outcome
+from mosaic_services.scheduler.placement import Demand
 from mosaic_services.scheduler.schema import ConfigSchema
-from mosaic_services.scheduler.validation import config_problems
+from mosaic_services.scheduler.validation import check_config
 from mosaic_services.scheduler.wording import said_of
 from mosaic_services.settings.model import SchedulerSettings
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mosaic_bus.commands import Command
     from mosaic_bus.errors import CommandRefusedError
     from mosaic_bus.messages import AttemptReport, Model
+    from mosaic_services.config_fields import Field
 
 __all__ = ["Machine"]
 
@@ -73,6 +75,9 @@ class Machine:
                 self._answered(event)
             case events.Described():
                 self._described(event)
+            case events.CheckpointsKnown():
+                references.resolve(ledger, event)
+                ledger.place()
             case events.Withdrawn():
                 if run := ledger.runs.get(event.run):
                     ledger.drop(run)
@@ -270,16 +275,25 @@ class Machine:
         ledger = self.ledger
         attempt = run.current
         hosts = ledger.hosts.values() if attempt is None else [ledger.hosts[attempt.host]]
-        problems, checked = config_problems(run.spec, hosts, ledger.schemas)
-        reason = f"invalid configuration: {'; '.join(map(str, problems))}"
-        if not problems:
-            if checked:
-                run.checked = checked
+        checked = check_config(run.spec, hosts, ledger.schemas)
+        reason = f"invalid configuration: {'; '.join(map(str, checked.problems))}"
+        if not checked.problems:
+            if checked.fingerprint:
+                run.checked = checked.fingerprint
+                self._keep_references(run, {field for field, _ in checked.references})
                 ledger.save(run)
         elif attempt is None:
             ledger.end(run, Outcome(RunStateName.FAILED, reason, FailureCategory.CONFIGURATION))
         elif attempt.phase in _NOT_YET_RUNNING:
             ledger.stop(run, attempt, Ending(RunStateName.FAILED, reason, FailureCategory.CONFIGURATION))
+
+    def _keep_references(self, run: Run, fields: set[Field]) -> None:
+        """Forget what looked like a reference before it was known which fields take a path."""
+        if run.inputs or all(each.field in fields for each in run.references):
+            return
+        run.references = tuple(each for each in run.references if each.field in fields)
+        if not run.references and run.id in self.ledger.queue.awaiting:
+            self.ledger.queue.add(run)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
@@ -337,9 +351,10 @@ class Machine:
 def _state_of(run: Run, attempt: Attempt) -> tuple[RunStateName, str]:
     """Say where a run is, from the phase its host reports."""
     host = attempt.host
+    environments = ["/".join(each) for each in Demand.of(run.spec).environments]
     match attempt.phase:
         case AttemptPhase.PREPARING:
-            return RunStateName.PREPARING, f"{host} prepares {run.spec.worker}/{run.spec.profile}"
+            return RunStateName.PREPARING, f"{host} prepares {', '.join(environments)}"
         case AttemptPhase.RUNNING:
             return RunStateName.RUNNING, f"runs on {host}"
         case AttemptPhase.STOPPING:

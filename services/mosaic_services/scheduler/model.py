@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from mosaic_bus.messages import AttemptPhase, FailureCategory, RunState, RunStateName
 
 if TYPE_CHECKING:
-    from mosaic_bus.messages import Checkpoint, EnvironmentStatus, ExitReport, HostState, Resources, RunSpec
+    from mosaic_bus.messages import Checkpoint, EnvironmentStatus, ExitReport, HostState, Input, Resources, RunSpec
+    from mosaic_services.config_fields import Field
 
 __all__ = [
     "NOT_BEGUN",
@@ -20,6 +21,7 @@ __all__ = [
     "Ending",
     "Host",
     "Key",
+    "Reference",
     "Room",
     "Run",
     "hundredths",
@@ -60,6 +62,16 @@ class Ending:
     state: RunStateName
     reason: str
     category: FailureCategory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A field of a config that names a checkpoint of another run."""
+
+    field: Field
+    # Id of the run, and `last`, `best` or a step.
+    run: str
+    wanted: str
 
 
 @dataclass(slots=True)
@@ -123,6 +135,9 @@ class Run:
     priority: int = 0
     # Ids of the runs that must have succeeded first.
     after: tuple[str, ...] = ()
+    # References in its config, and what they stand for once that is known.
+    references: tuple[Reference, ...] = ()
+    inputs: tuple[Input, ...] = ()
     # Wall-clock time, to be shown and stored, before which there is no further attempt; the monotonic one is below.
     next_attempt_at: float | None = None
     # Fingerprint of the environment whose schema accepted the configuration.
@@ -135,6 +150,8 @@ class Run:
     # Below: monotonic moments of this life of the scheduler, not stored.
     rests_until: float = float("-inf")
     overtaken_at: float | None = None
+    # What is known of its references before all are resolved; not stored.
+    found: dict[Field, Input] = field(default_factory=dict)
 
     @property
     def order(self) -> tuple[int, int]:

@@ -25,6 +25,7 @@ _CONFIGURATION_REFUSALS = frozenset(
         RefusalCode.INVALID_CONFIG,
         RefusalCode.INVALID_ARGUMENTS,
         RefusalCode.IMPOSSIBLE_RESOURCES,
+        RefusalCode.MISSING_FILE,
     }
 )
 

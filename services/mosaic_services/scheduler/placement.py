@@ -11,10 +11,10 @@ from mosaic_services.scheduler.wording import cpus_text, gpus_text, listed, numb
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from mosaic_bus.messages import RunSpec
+    from mosaic_bus.messages import Input, RunSpec
     from mosaic_services.scheduler.model import Host, Room, Run
 
-__all__ = ["Choice", "Demand", "Wait", "choose", "could_hold", "pick_gpus", "suits"]
+__all__ = ["Choice", "Demand", "Wait", "choose", "could_hold", "could_take", "pick_gpus", "suits"]
 
 # Sums of fractions of CPUs are compared with this tolerance.
 _EPSILON = 1e-9
@@ -25,30 +25,44 @@ _HOSTS_NAMED = 4
 class Demand:
     """What decides where a run can go; runs with equal demands are interchangeable for placement."""
 
-    worker: str
-    profile: str
+    # (worker, profile) of each environment that must be on the host, the run's own first.
+    environments: tuple[tuple[str, str], ...]
     cpus: float
     memory_mb: int
     gpus: float = 0.0
     requires: frozenset[str] = frozenset()
+    # Where the files are that it reads; empty if any host will do.
+    hosts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spec: RunSpec) -> Demand:
-        """Read the demand of a spec."""
+    def of(cls, spec: RunSpec, inputs: Collection[Input] = ()) -> Demand:
+        """Read the demand of a spec, and of the checkpoints that its references stand for."""
         asked = spec.resources
-        return cls(spec.worker, spec.profile, asked.cpus, asked.memory_mb, asked.gpus, frozenset(spec.requires))
-
-    @property
-    def environment(self) -> tuple[str, str]:
-        """Which environment it needs."""
-        return (self.worker, self.profile)
+        return cls(
+            ((spec.worker, spec.profile), *((use.worker, use.profile) for use in spec.uses)),
+            asked.cpus,
+            asked.memory_mb,
+            asked.gpus,
+            frozenset(spec.requires),
+            frozenset(each.host for each in inputs),
+        )
 
     @property
     def what(self) -> str:
-        """The worker, and what else a host must have, in words."""
-        profile = "" if self.profile == "default" else f", profile {self.profile},"
+        """The workers, and what else a host must have, in words."""
+        workers = " and ".join(_name(each) for each in self.environments)
         tags = f" and the tags {', '.join(sorted(self.requires))}" if self.requires else ""
-        return f"worker {self.worker}{profile}{tags}"
+        where = f", and is {' and '.join(sorted(self.hosts))}, where its checkpoint is" if self.hosts else ""
+        return f"{workers}{tags}{where}"
+
+    def missing(self, host: Host) -> list[str]:
+        """Name the environments that a host neither has nor can build."""
+        return [_name(each) for each in self.environments if each not in host.environments]
+
+
+def _name(environment: tuple[str, str]) -> str:
+    worker, profile = environment
+    return f"worker {worker}" if profile == "default" else f"worker {worker}/{profile}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,35 +95,40 @@ def choose(demand: Demand, run: Run, hosts: Collection[Host], now: float, kept: 
         return Wait("no_host", "no host has reported yet")
     found = _Found()
     for host in known:
-        environment = host.environments.get(demand.environment)
-        if environment is None or not suits(demand, host):
+        if not suits(demand, host):
             continue
-        if environment.status == "broken":
+        if missing := demand.missing(host):
+            found.lacking.append(f"{host.name} lacks {' and '.join(missing)}")
+            continue
+        statuses = {host.environments[each].status for each in demand.environments}
+        if "broken" in statuses:
             found.broken.append(host)
         elif host.silent:
             found.silent.append(host)
         elif closing := _closed(host, run, now, kept):
             found.closed.append(closing)
         elif _fits(demand, host.free()):
-            found.fitting.append((environment.status == "installed", host))
+            found.fitting.append((statuses == {"installed"}, host))
         else:
             found.full.append(host)
     if not found.fitting:
         return _why_not(demand, found)
     installed, host = min(found.fitting, key=lambda each: _badness(demand, run, *each))
     gpus = pick_gpus(demand.gpus, host.free().gpus) or {}
-    return Choice(host, installed, _why_here(demand, run, host, installed), gpus)
+    return Choice(host, installed, _why_here(demand, run, host), gpus)
 
 
 @dataclass(slots=True)
 class _Found:
-    """Hosts that have the worker and the tags, by what stands in the way."""
+    """Hosts that have the tags, by what stands in the way."""
 
     fitting: list[tuple[bool, Host]] = field(default_factory=list)
     full: list[Host] = field(default_factory=list)
     closed: list[_Closed] = field(default_factory=list)
     silent: list[Host] = field(default_factory=list)
     broken: list[Host] = field(default_factory=list)
+    # Which environments hosts lack, in words.
+    lacking: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +164,20 @@ def _closed(host: Host, run: Run, now: float, kept: Mapping[str, Run]) -> _Close
 
 
 def suits(demand: Demand, host: Host) -> bool:
-    """Whether a host has the tags that are required, and none that is not wanted."""
+    """Whether a host has the tags that are required, none that is not wanted, and the files that the run reads."""
+    if demand.hosts and host.name not in demand.hosts:
+        return False
     return all(tag[1:] not in host.tags if tag.startswith("!") else tag in host.tags for tag in demand.requires)
 
 
 def could_hold(demand: Demand, host: Host) -> bool:
-    """Whether the host, if it were empty, had room."""
+    """Whether the host, if it were empty, would have room."""
     return _fits(demand, host.total())
+
+
+def could_take(demand: Demand, host: Host) -> bool:
+    """Whether the host, if it were empty, could take the run."""
+    return not demand.missing(host) and suits(demand, host) and could_hold(demand, host)
 
 
 def pick_gpus(asked: float, free: Mapping[str, int]) -> dict[str, float] | None:
@@ -182,15 +208,19 @@ def _lacking(demand: Demand, room: Room) -> list[str]:
     return lacking
 
 
-def _why_here(demand: Demand, run: Run, host: Host, installed: bool) -> str:
+def _why_here(demand: Demand, run: Run, host: Host) -> str:
     total, free = host.total(), host.free()
-    how = "has" if installed else "can build"
+    ready = [each for each in demand.environments if host.environments[each].status == "installed"]
+    verbs = {"has": ready, "can build": [each for each in demand.environments if each not in ready]}
+    how = [f"{verb} {' and '.join('/'.join(each) for each in them)}" for verb, them in verbs.items() if them]
     room = f"{number(free.cpus)} of {number(total.cpus)} cpus and {free.memory_mb} of {total.memory_mb} MB free"
     gpus = f", and {_gpus_free(free)} of {len(total.gpus)} GPUs" if demand.gpus else ""
     resumes = ""
     if run.checkpoint is not None and run.attempts and run.attempts[-1].host == host.name:
         resumes = "; its checkpoint is there"
-    return f"it {how} {demand.worker}/{demand.profile} and had {room}{gpus}{resumes}"
+    if demand.hosts:
+        resumes += "; the checkpoint that it reads is there"
+    return f"it {', '.join(how)} and had {room}{gpus}{resumes}"
 
 
 def _why_not(demand: Demand, found: _Found) -> Wait:
@@ -212,9 +242,11 @@ def _why_not(demand: Demand, found: _Found) -> Wait:
         return Wait(f"silent:{names}", f"waits for a host with {demand.what} to report again: {names} is silent")
     if found.broken:
         host = found.broken[0]
-        detail = host.environments[demand.environment].detail or "no detail"
-        return Wait(f"broken:{host.name}", f"{demand.what} is broken on {host.name}: {detail}")
-    return Wait("no_worker", f"no host has {demand.what.rstrip(',')}")
+        broken = next(each for each in demand.environments if host.environments[each].status == "broken")
+        detail = host.environments[broken].detail or "no detail"
+        return Wait(f"broken:{host.name}", f"{_name(broken)} is broken on {host.name}: {detail}")
+    each = f": {listed(found.lacking)}" if len(demand.environments) > 1 and found.lacking else ""
+    return Wait(f"no_worker{each}", f"no host has {demand.what}{each}")
 
 
 def _gpus_free(room: Room) -> str:

@@ -118,7 +118,7 @@ def state_counts(ledger: Ledger) -> dict[str, int | float]:
     return counts
 
 
-def attempt_detail(attempt: Attempt) -> dict[str, Any]:
+def attempt_detail(run: Run, attempt: Attempt) -> dict[str, Any]:
     """One attempt, as `show` tells it."""
     return {
         "attempt": attempt.number,
@@ -128,6 +128,7 @@ def attempt_detail(attempt: Attempt) -> dict[str, Any]:
         "resources": attempt.resources.model_dump(),
         "gpus": attempt.gpus,
         "resume": attempt.resume.model_dump() if attempt.resume else None,
+        "inputs": [each.model_dump(mode="json") for each in run.inputs],
         "placed_at": attempt.placed_at,
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at,

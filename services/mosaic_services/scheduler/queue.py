@@ -11,7 +11,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mosaic_services.scheduler.placement import Choice, Demand, Wait, choose, could_hold, suits
+from mosaic_services.scheduler.placement import Choice, Demand, Wait, choose, could_take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -52,6 +52,8 @@ class Queue:
         self.deferred: dict[str, Run] = {}
         # Runs that wait for other runs to succeed.
         self.blocked: dict[str, Run] = {}
+        # Runs that wait for checkpoints of other runs.
+        self.awaiting: dict[str, Run] = {}
         # Runs that failed and rest before their next attempt.
         self.resting: dict[str, Run] = {}
         # Hosts that are kept free, and for whom.
@@ -61,7 +63,7 @@ class Queue:
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Run]:
-        for each in (self.deferred, self.blocked, self.resting):
+        for each in (self.deferred, self.blocked, self.awaiting, self.resting):
             yield from each.values()
         yield from self.ready()
 
@@ -73,7 +75,7 @@ class Queue:
     def add(self, run: Run) -> None:
         """Put a run in its place among those that could start."""
         self.remove(run)
-        demand = Demand.of(run.spec)
+        demand = Demand.of(run.spec, run.inputs)
         group = self._groups.setdefault(demand, Group(demand))
         self._group_of[run.id] = group
         if group.runs and next(reversed(group.runs.values())).order > run.order:
@@ -82,7 +84,7 @@ class Queue:
 
     def remove(self, run: Run) -> None:
         """Take a run out, wherever it stands."""
-        for each in (self.deferred, self.blocked, self.resting):
+        for each in (self.deferred, self.blocked, self.awaiting, self.resting):
             each.pop(run.id, None)
         if group := self._group_of.pop(run.id, None):
             del group.runs[run.id]
@@ -148,7 +150,7 @@ class Queue:
     def _note_overtaking(waiting: list[Group], host: Host, now: float) -> None:
         """Note who could have used what a later run gets."""
         for group in waiting:
-            if group.head.overtaken_at is None and suits(group.demand, host) and could_hold(group.demand, host):
+            if group.head.overtaken_at is None and could_take(group.demand, host):
                 group.head.overtaken_at = now
 
     def _keep_free(self, group: Group, hosts: Collection[Host], now: float, before: dict[str, Run]) -> None:
@@ -159,12 +161,7 @@ class Queue:
         able = [
             host
             for host in hosts
-            if host.name not in self.kept
-            and not host.silent
-            and not host.drained
-            and group.demand.environment in host.environments
-            and suits(group.demand, host)
-            and could_hold(group.demand, host)
+            if host.name not in self.kept and not host.silent and not host.drained and could_take(group.demand, host)
         ]
         if able:
             best = max(able, key=lambda host: (before.get(host.name) is run, host.free().cpus / host.total().cpus))

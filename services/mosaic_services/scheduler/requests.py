@@ -24,11 +24,13 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunSpec, RunStateName
-from mosaic_bus.refusals import RefusalCode, RefusalDetails, brief
+from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails, brief
 from mosaic_bus.wording import near_names
-from mosaic_services.scheduler.model import Ending, Run
+from mosaic_services.config_fields import dotted, replace_at
+from mosaic_services.scheduler.model import Ending, Reference, Run
 from mosaic_services.scheduler.naming import find_group, find_run, make_name
 from mosaic_services.scheduler.outcomes import Outcome
+from mosaic_services.scheduler.references import FORM, parse
 from mosaic_services.scheduler.validation import check_submission
 from mosaic_services.scheduler.wording import amounts, said_of
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from mosaic_bus.commands import Command
     from mosaic_bus.messages import Model
+    from mosaic_services.config_fields import Field
     from mosaic_services.scheduler.ledger import Ledger
 
 __all__ = ["execute"]
@@ -94,7 +97,12 @@ def _rerun(ledger: Ledger, command: Rerun) -> list[Run]:
     again = {}
     for run in old:
         after = tuple(ids.get(each) or _newest(ledger, each) for each in run.after)
-        again[ids[run.id]] = run.spec.model_copy(update={"replaces": run.id, "name": run.name, "after": after})
+        config = run.spec.config
+        for each in run.references:
+            source = ids.get(each.run) or _newest(ledger, each.run)
+            config = replace_at(config, each.field, f"run:{source}@{each.wanted}")
+        changed = {"replaces": run.id, "name": run.name, "after": after, "config": config}
+        again[ids[run.id]] = run.spec.model_copy(update=changed)
     return _admit(ledger, again)
 
 
@@ -152,6 +160,7 @@ def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
                     raise CommandRefusedError(RefusalCode.ID_REUSED, said, RefusalDetails(run=run_id))
                 continue
             warnings, checked = check_submission(spec, ledger.hosts.values(), ledger.schemas)
+            references = tuple(_refer(ledger, field, text, batch, named) for field, text in checked.references)
             if spec.replaces and spec.replaces not in ledger.runs:
                 details = RefusalDetails(field="replaces", value=brief(spec.replaces))
                 said = f"replaces: no earlier run has the id {spec.replaces!r}"
@@ -163,8 +172,8 @@ def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
             where = f"run {number + 1} of {len(given)} ({batch[run_id]}): "
             raise error.about(where, index=number) from error
         seq, wall = ledger.next_seq() + len(new), ledger.at.wall
-        entry = Run(run_id, seq, spec, batch[run_id], wall, wall, tuple(warnings), checked=checked)
-        entry.priority, entry.after = spec.priority, after
+        entry = Run(run_id, seq, spec, batch[run_id], wall, wall, tuple(warnings), checked=checked.fingerprint)
+        entry.priority, entry.after, entry.references = spec.priority, after, references
         new.append(entry)
     _refuse_circles(new)
     ledger.enqueue(new)
@@ -192,30 +201,47 @@ def _resolve(ledger: Ledger, spec: RunSpec, batch: dict[str, str], named: dict[s
     """Find the runs that a run is to come after: by id, or by name, in the same command first."""
     found: dict[str, None] = {}
     for query in spec.after:
-        fresh = [query] if query in batch else named.get(query, [])
-        if len(fresh) > 1:
-            said = f"after: {query!r} is the name of {len(fresh)} runs of this command; use ids"
-            details = RefusalDetails(field="after", value=query, candidates=fresh[:100])
-            raise CommandRefusedError(RefusalCode.AMBIGUOUS_RUN, said, details)
-        if fresh and fresh[0] not in ledger.runs:
-            found[fresh[0]] = None
-            continue
-        try:
-            first = find_run(ledger.runs, fresh[0] if fresh else query)
-        except CommandRefusedError as error:
-            raise error.about("after: ", field="after") from error
-        if first.final and first.state is not RunStateName.SUCCEEDED:
+        first = _find(ledger, "after", query, batch, named)
+        if isinstance(first, Run) and first.final and first.state is not RunStateName.SUCCEEDED:
             said = f"after: {first.name} ({first.short}) {said_of(first.state)}, so this run would never start"
             details = RefusalDetails(field="after", value=query, run=first.id, state=first.state.value)
             raise CommandRefusedError(RefusalCode.AFTER_FAILED, said, details)
-        found[first.id] = None
+        found[first if isinstance(first, str) else first.id] = None
     return tuple(found)
 
 
+def _refer(ledger: Ledger, field: Field, text: str, batch: dict[str, str], named: dict[str, list[str]]) -> Reference:
+    """Find the run of which a field names a checkpoint."""
+    parsed = parse(text)
+    if parsed is None:
+        problem = Problem(field=dotted(field), message=f"{text!r} is not allowed; allowed: {FORM}", value=brief(text))
+        details = RefusalDetails(field=dotted(field), value=brief(text), problems=[problem])
+        raise CommandRefusedError(RefusalCode.INVALID_CONFIG, str(problem), details)
+    query, wanted = parsed
+    source = _find(ledger, dotted(field), query, batch, named)
+    return Reference(field, source if isinstance(source, str) else source.id, wanted)
+
+
+def _find(ledger: Ledger, field: str, query: str, batch: dict[str, str], named: dict[str, list[str]]) -> Run | str:
+    """Find a run that a field names by id or name: the id of a run of the same command first, else a known run."""
+    fresh = [query] if query in batch else named.get(query, [])
+    if len(fresh) > 1:
+        said = f"{field}: {query!r} is the name of {len(fresh)} runs of this command; use ids"
+        details = RefusalDetails(field=field, value=query, candidates=fresh[:100])
+        raise CommandRefusedError(RefusalCode.AMBIGUOUS_RUN, said, details)
+    if fresh and fresh[0] not in ledger.runs:
+        return fresh[0]
+    try:
+        return find_run(ledger.runs, fresh[0] if fresh else query)
+    except CommandRefusedError as error:
+        raise error.about(f"{field}: ", field=field) from error
+
+
 def _refuse_circles(new: list[Run]) -> None:
-    """Refuse runs that wait for each other; only those of one command can."""
+    """Refuse runs that wait for each other, or for each other's checkpoints; only those of one command can."""
     fresh = {run.id: run for run in new}
-    waits = {run.id: {each for each in run.after if each in fresh} for run in new}
+    before = {run.id: {*run.after, *(each.run for each in run.references)} for run in new}
+    waits = {run_id: {each for each in first if each in fresh} for run_id, first in before.items()}
     followers: dict[str, list[str]] = {}
     for run_id, first in waits.items():
         for each in first:

@@ -12,13 +12,17 @@ from referencing import Registry
 
 from mosaic_bus.refusals import Problem, brief
 from mosaic_bus.wording import near_names
+from mosaic_services.config_fields import texts
+from mosaic_services.scheduler.references import FORM, is_reference, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from jsonschema.exceptions import ValidationError
 
-__all__ = ["ConfigSchema"]
+    from mosaic_services.config_fields import Field
+
+__all__ = ["ConfigSchema", "possible_references"]
 
 # Seconds of computing; a list of a megabyte, the most that is allowed, takes three.
 _LONGEST_CHECK_S = 5.0
@@ -42,9 +46,11 @@ class ConfigSchema:
     def __init__(self, schema: dict[str, Any]) -> None:
         self.broken = ""
         self._validator: Draft202012Validator | None = None
+        # References that a check came across where a path belongs.
+        self._seen: set[str] = set()
         try:
             with _time_limit():
-                self._validator = _validator(schema)
+                self._validator = _validator(schema, self._is_path)
                 self._find({})
         except Exception as error:
             self._give_up(error)
@@ -57,6 +63,21 @@ class ConfigSchema:
         except Exception as error:
             self._give_up(error)
             return []
+
+    def references(self, config: dict[str, Any]) -> tuple[tuple[Field, str], ...]:
+        """Find the fields that take a path and are given a reference to a checkpoint of a run."""
+        possible = possible_references(config)
+        if not possible or self._validator is None:
+            return possible
+        self._seen.clear()
+        self.problems(config)
+        return tuple((field, text) for field, text in possible if text in self._seen)
+
+    def _is_path(self, value: object) -> bool:
+        if isinstance(value, str) and is_reference(value):
+            self._seen.add(value)
+            return parse(value) is not None
+        return not isinstance(value, str) or value.startswith("/")
 
     def _find(self, config: dict[str, Any]) -> list[Problem]:
         if self._validator is None:
@@ -97,19 +118,18 @@ def _took_too_long(*_: object) -> None:
     raise TimeoutError(f"to check a configuration takes more than {_LONGEST_CHECK_S:g} s")
 
 
-def _validator(schema: dict[str, Any]) -> Draft202012Validator:
+def possible_references(config: dict[str, Any]) -> tuple[tuple[Field, str], ...]:
+    """Find what may be a reference in a config whose schema is not known."""
+    return tuple((field, text) for field, text in texts(config) if is_reference(text))
+
+
+def _validator(schema: dict[str, Any], is_path: Callable[[object], bool]) -> Draft202012Validator:
     Draft202012Validator.check_schema(schema)
     required = [name for name in schema.get("required", []) if name != _GIVEN_BY_US]
+    formats = FormatChecker(formats=())
+    formats.checks(_ABSOLUTE_PATH)(is_path)
     # An empty registry fetches nothing: a `$ref` to another document is an error, never a request.
-    return Draft202012Validator({**schema, "required": required}, registry=Registry(), format_checker=_FORMATS)
-
-
-_FORMATS = FormatChecker(formats=())
-
-
-@_FORMATS.checks(_ABSOLUTE_PATH)
-def _is_absolute(value: object) -> bool:
-    return not isinstance(value, str) or value.startswith("/")
+    return Draft202012Validator({**schema, "required": required}, registry=Registry(), format_checker=formats)
 
 
 def _explain(error: ValidationError) -> list[Problem]:
@@ -194,7 +214,7 @@ def _allowed(schema: object) -> str:
     if "const" in schema:
         return _value(schema["const"])
     if schema.get("format") == _ABSOLUTE_PATH:
-        return "an absolute path (a run starts in a folder of its own)"
+        return f"an absolute path, or a checkpoint of a run ({FORM})"
     kind = schema.get("type", "object" if "$ref" in schema else "anything")
     parts = [" or ".join(kind) if isinstance(kind, list) else str(kind)]
     parts += [f"{words} {schema[keyword]}" for keyword, words in _LIMITS.items() if keyword in schema]

@@ -18,6 +18,7 @@ from mosaic_bus.commands import (
     Ack,
     Cancel,
     CancelGroup,
+    Checkpoints,
     Command,
     Drain,
     Forget,
@@ -32,12 +33,14 @@ from mosaic_bus.commands import (
     RunDetail,
     RunList,
     Runs,
+    SavedCheckpoint,
     Show,
     Snapshot,
     SnapshotResult,
     Stop,
     Submit,
     SubmitMany,
+    Summaries,
     Why,
     WhyResult,
 )
@@ -55,6 +58,8 @@ from mosaic_services.scheduler.store import Store
 from mosaic_services.scheduler.writer import Turn, Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from mosaic_bus.client import Subscription
     from mosaic_bus.messages import RunState
     from mosaic_services.home import StackHome
@@ -75,6 +80,7 @@ _ANSWER_S = 1.9
 # If not even our own heartbeat came back for this long, the bus is away and hosts cannot be heard.
 _DEAF_AFTER_S = 4.0
 _COMPLAINTS_REMEMBERED = 1000
+TELEMETRY = "telemetry"
 # Versions of states start anew above all those of the epoch before.
 _EPOCH_BITS = 32
 
@@ -220,6 +226,8 @@ class SchedulerService(Service):
                     self._ask(host, command)
             case todo.FetchDescription():
                 self.spawn(self._describe(instruction), "describe")
+            case todo.FetchCheckpoints(run=run):
+                self._once(("checkpoints", TELEMETRY, run, 0), self._find_checkpoints(run))
             case _:
                 raise TypeError(f"no such instruction: {instruction!r}")
 
@@ -233,12 +241,24 @@ class SchedulerService(Service):
         return sent
 
     def _ask(self, host: str, command: Place | Stop | Forget) -> None:
-        key = (command.name, host, command.run, command.attempt)
-        if key not in self._asking:
-            self._asking.add(key)
-            self.spawn(self._ask_host(host, command, key), command.name)
+        self._once((command.name, host, command.run, command.attempt), self._ask_host(host, command))
 
-    async def _ask_host(self, host: str, command: Place | Stop | Forget, key: tuple[str, str, str, int]) -> None:
+    def _once(self, key: tuple[str, str, str, int], question: Coroutine[Any, Any, None]) -> None:
+        """Ask, unless the same question is still open."""
+        if key in self._asking:
+            question.close()
+            return
+        self._asking.add(key)
+
+        async def ask() -> None:
+            try:
+                await question
+            finally:
+                self._asking.discard(key)
+
+        self.spawn(ask(), key[0])
+
+    async def _ask_host(self, host: str, command: Place | Stop | Forget) -> None:
         refusal: CommandRefusedError | None = None
         try:
             await self.bus.request(topics.supervisor(host), command, timeout=_ANSWER_S)
@@ -247,8 +267,6 @@ class SchedulerService(Service):
             _log.warning("refused by host", host=host, command=command.name, run=command.run, reason=error.message)
         except BusError:
             return
-        finally:
-            self._asking.discard(key)
         if not isinstance(command, Forget):
             self._counts["placed"] += isinstance(command, Place) and refusal is None
             self.feed(events.Answered(_now(), host, command, refusal))
@@ -267,6 +285,19 @@ class SchedulerService(Service):
             if self._first_time(f"description {worker}/{profile}/{wanted.fingerprint}"):
                 _log.exception("unusable description", host=host, worker=worker, profile=profile)
         self._tell_broken_schemas()
+
+    async def _find_checkpoints(self, run: str) -> None:
+        stored, saved, problem = 0, list[SavedCheckpoint](), ""
+        try:
+            # First whether all is stored, then what: in the other order the last checkpoint could be missed.
+            told = await self.bus.request(TELEMETRY, Summaries(runs=[run]), timeout=_ANSWER_S)
+            stored = max((each.attempt for each in told.summaries if each.complete), default=0)
+            saved = (await self.bus.request(TELEMETRY, Checkpoints(run=run), timeout=_ANSWER_S)).checkpoints
+        except CommandRefusedError as error:
+            problem = "" if error.code == "unknown_run" else error.message
+        except BusError as error:
+            problem = str(error)
+        self.feed(events.CheckpointsKnown(_now(), run, tuple(saved), stored, problem))
 
     def _tell_broken_schemas(self) -> None:
         for (worker, profile, fingerprint), schema in self.machine.ledger.schemas.items():
@@ -332,7 +363,7 @@ class SchedulerService(Service):
         return RunDetail(
             run=ledger.render(run, time.monotonic()),
             spec=run.spec,
-            attempts=[queries.attempt_detail(attempt) for attempt in run.attempts],
+            attempts=[queries.attempt_detail(run, attempt) for attempt in run.attempts],
             decisions=self.writer.decisions(run.id),
         )
 

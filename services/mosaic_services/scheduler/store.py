@@ -14,13 +14,14 @@ from mosaic_bus.messages import (
     Checkpoint,
     ExitReport,
     FailureCategory,
+    Input,
     Resources,
     RunSpec,
     RunStateName,
 )
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.instructions import Instruction, RecordDecision, SaveAttempt, SaveRun, SaveSetting
-from mosaic_services.scheduler.model import Attempt, Ending, Key, Run
+from mosaic_services.scheduler.model import Attempt, Ending, Key, Reference, Run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,8 @@ CREATE TABLE runs (
     submitted_at REAL NOT NULL, changed_at REAL NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL, category TEXT,
     host TEXT, started_at REAL, ended_at REAL, exit_code INTEGER, detail TEXT NOT NULL,
     ending TEXT, checked TEXT NOT NULL,
-    priority INTEGER NOT NULL, after TEXT NOT NULL, next_attempt_at REAL
+    priority INTEGER NOT NULL, after TEXT NOT NULL, next_attempt_at REAL,
+    refers TEXT NOT NULL, inputs TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE attempts (
     run TEXT NOT NULL, attempt INTEGER NOT NULL, host TEXT NOT NULL, cpus REAL NOT NULL, memory_mb INTEGER NOT NULL,
@@ -210,7 +212,7 @@ class Store:
 _RUN_COLUMNS = (
     *("run", "seq", "name", "spec", "warnings", "submitted_at", "changed_at", "state", "reason", "category"),
     *("host", "started_at", "ended_at", "exit_code", "detail", "ending", "checked"),
-    *("priority", "after", "next_attempt_at"),
+    *("priority", "after", "next_attempt_at", "refers", "inputs"),
 )
 _ATTEMPT_COLUMNS = (
     *("run", "attempt", "host", "cpus", "memory_mb", "placed_at", "acknowledged", "phase"),
@@ -232,6 +234,8 @@ def _run_row(run: Run) -> tuple[Any, ...]:
         *(run.submitted_at, run.changed_at, run.state, run.reason, run.category),
         *(run.host, run.started_at, run.ended_at, run.exit_code, run.detail, ending, run.checked),
         *(run.priority, json.dumps(run.after), run.next_attempt_at),
+        json.dumps([[each.field, each.run, each.wanted] for each in run.references]),
+        json.dumps([each.model_dump() for each in run.inputs]),
     )
 
 
@@ -261,6 +265,10 @@ def _read_run(row: sqlite3.Row) -> Run:
         priority=row["priority"],
         after=tuple(json.loads(row["after"])),
         next_attempt_at=row["next_attempt_at"],
+        references=tuple(
+            Reference(tuple(where), source, wanted) for where, source, wanted in json.loads(row["refers"])
+        ),
+        inputs=tuple(Input.model_validate(each) for each in json.loads(row["inputs"])),
     )
 
 

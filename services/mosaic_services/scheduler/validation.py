@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.refusals import RefusalCode, RefusalDetails
+from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails
 from mosaic_bus.wording import near_names
-from mosaic_services.scheduler.placement import Demand, could_hold, suits
-from mosaic_services.scheduler.wording import amounts
+from mosaic_services.scheduler.placement import Demand, could_take, suits
+from mosaic_services.scheduler.schema import possible_references
+from mosaic_services.scheduler.wording import amounts, listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from mosaic_bus.messages import RunSpec
-    from mosaic_bus.refusals import Problem
+    from mosaic_services.config_fields import Field
     from mosaic_services.scheduler.model import Host
     from mosaic_services.scheduler.schema import ConfigSchema
 
-__all__ = ["Schemas", "check_submission", "config_problems"]
+__all__ = ["Checked", "Schemas", "check_config", "check_submission"]
 
 # A configuration goes into every answer about its run; data does not belong there.
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -28,17 +30,30 @@ MAX_CONFIG_BYTES = 1024 * 1024
 Schemas = dict[tuple[str, str, str], "ConfigSchema"]
 
 
-def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[str], str]:
-    """Refuse what cannot run; return warnings, and the fingerprint whose schema accepted the configuration."""
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check of a configuration found."""
+
+    problems: list[Problem]
+    # The environment whose schema accepted it; empty if none is known.
+    fingerprint: str = ""
+    # Fields that name checkpoints of other runs, and how.
+    references: tuple[tuple[Field, str], ...] = ()
+
+
+def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[str], Checked]:
+    """Refuse what cannot run; return warnings, and what the check of the configuration found."""
     _check_size(spec)
     known = [host for host in hosts if host.state is not None]
     if not known:
-        return ["no host has reported yet: worker, resources and configuration are checked when one does"], ""
+        warning = "no host has reported yet: worker, resources and configuration are checked when one does"
+        return [warning], check_config(spec, known, schemas)
     _check_environment(spec, known)
-    problems, checked = config_problems(spec, known, schemas)
-    if problems:
-        said = "; ".join(map(str, problems))
-        raise CommandRefusedError(RefusalCode.INVALID_CONFIG, said, RefusalDetails(field="config", problems=problems))
+    checked = check_config(spec, known, schemas)
+    if checked.problems:
+        said = "; ".join(map(str, checked.problems))
+        details = RefusalDetails(field="config", problems=checked.problems)
+        raise CommandRefusedError(RefusalCode.INVALID_CONFIG, said, details)
     warnings = _warnings(spec, known, schemas)
     if impossible := _impossible(spec, known):
         if not spec.wait_for_host:
@@ -57,7 +72,7 @@ def _check_size(spec: RunSpec) -> None:
         )
 
 
-def config_problems(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[Problem], str]:
+def check_config(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> Checked:
     """Check a configuration against every description known; one environment that accepts it is enough."""
     problems: list[Problem] = []
     for host in hosts:
@@ -69,9 +84,9 @@ def config_problems(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> t
             continue
         found = schema.problems(spec.config)
         if not found:
-            return [], environment.fingerprint
+            return Checked([], environment.fingerprint, schema.references(spec.config))
         problems = problems or found
-    return problems, ""
+    return Checked(problems, references=possible_references(spec.config))
 
 
 def _check_environment(spec: RunSpec, hosts: Collection[Host]) -> None:
@@ -79,13 +94,16 @@ def _check_environment(spec: RunSpec, hosts: Collection[Host]) -> None:
     for host in hosts:
         for worker, profile in host.environments:
             workers.setdefault(worker, set()).add(profile)
-    if spec.worker not in workers:
-        said = f"worker {spec.worker!r} is unknown to all hosts"
-        raise _unknown(RefusalCode.UNKNOWN_WORKER, said, "worker", spec.worker, workers)
-    profiles = workers[spec.worker]
-    if spec.profile not in profiles:
-        said = f"worker {spec.worker} has no profile {spec.profile!r}"
-        raise _unknown(RefusalCode.UNKNOWN_PROFILE, said, "profile", spec.profile, profiles)
+    fields = {"": (spec.worker, spec.profile)}
+    fields |= {f"uses.{number}.": (use.worker, use.profile) for number, use in enumerate(spec.uses)}
+    for field, (worker, profile) in fields.items():
+        where = f"{field.rstrip('.')}: " if field else ""
+        if worker not in workers:
+            said = f"{where}worker {worker!r} is unknown to all hosts"
+            raise _unknown(RefusalCode.UNKNOWN_WORKER, said, f"{field}worker", worker, workers)
+        if profile not in workers[worker]:
+            said = f"{where}worker {worker} has no profile {profile!r}"
+            raise _unknown(RefusalCode.UNKNOWN_PROFILE, said, f"{field}profile", profile, workers[worker])
 
 
 def _unknown(code: RefusalCode, said: str, field: str, name: str, known: Iterable[str]) -> CommandRefusedError:
@@ -97,10 +115,15 @@ def _unknown(code: RefusalCode, said: str, field: str, name: str, known: Iterabl
 def _impossible(spec: RunSpec, hosts: Collection[Host]) -> CommandRefusedError | None:
     """Why no host that is known could ever take the run; None if one could."""
     demand = Demand.of(spec)
-    able = [host for host in hosts if demand.environment in host.environments]
-    tagged = [host for host in able if suits(demand, host)]
-    if any(could_hold(demand, host) for host in tagged):
+    if any(could_take(demand, host) for host in hosts):
         return None
+    able = [host for host in hosts if not demand.missing(host)]
+    if not able:
+        lacking = [f"{host.name} lacks {' and '.join(demand.missing(host))}" for host in hosts]
+        details = RefusalDetails(field="uses", problems=[Problem(field="uses", message=each) for each in lacking])
+        said = f"no host has {demand.what}: {listed(lacking)}"
+        return CommandRefusedError(RefusalCode.IMPOSSIBLE_RESOURCES, said, details)
+    tagged = [host for host in able if suits(demand, host)]
     if not tagged:
         return _no_such_tags(demand, hosts, able)
     totals = {host.name: host.state.total for host in tagged if host.state is not None}
@@ -127,8 +150,9 @@ def _no_such_tags(demand: Demand, hosts: Collection[Host], able: Collection[Host
 
 
 def _warnings(spec: RunSpec, hosts: Collection[Host], schemas: Schemas) -> list[str]:
-    able = [host for host in hosts if (spec.worker, spec.profile) in host.environments]
-    return [*_waiting_warnings(spec, able), *_config_warnings(spec, able, schemas)]
+    demand = Demand.of(spec)
+    able = [host for host in hosts if not demand.missing(host)]
+    return [*_waiting_warnings(demand, able), *_config_warnings(spec, able, schemas)]
 
 
 def _config_warnings(spec: RunSpec, able: Collection[Host], schemas: Schemas) -> list[str]:
@@ -145,10 +169,12 @@ def _config_warnings(spec: RunSpec, able: Collection[Host], schemas: Schemas) ->
     return [f"configuration is checked once the environment of {name} is {'described' if installed else 'built'}"]
 
 
-def _waiting_warnings(spec: RunSpec, able: Collection[Host]) -> list[str]:
-    statuses = {host.environments[spec.worker, spec.profile].status for host in able}
-    if statuses == {"broken"}:
-        return [f"worker {spec.worker}, profile {spec.profile}, is broken on every host that has it: the run will wait"]
+def _waiting_warnings(demand: Demand, able: Collection[Host]) -> list[str]:
+    if not able:
+        return []
+    for worker, profile in demand.environments:
+        if {host.environments[worker, profile].status for host in able} == {"broken"}:
+            return [f"worker {worker}, profile {profile}, is broken on every host that has it: the run will wait"]
     if all(host.silent for host in able):
-        return [f"every host with worker {spec.worker} is silent: the run waits until one reports again"]
+        return [f"every host with {demand.what} is silent: the run waits until one reports again"]
     return []

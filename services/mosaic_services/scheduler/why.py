@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus.commands import WhyResult
 from mosaic_bus.messages import RunStateName
-from mosaic_services.scheduler.placement import Demand, could_hold, suits
+from mosaic_services.scheduler.placement import Demand, could_take
 from mosaic_services.scheduler.wording import amounts, duration, listed, said_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def explain(ledger: Ledger, run: Run, decisions: list[Decision], now: float) -> 
     state = ledger.render(run, now)
     place = position(ledger, run)
     if run.state is RunStateName.QUEUED:
-        facts = _why_pending(ledger, run, place)
+        facts = _why_pending(ledger, run, place, decisions)
     elif run.final:
         facts = _why_ended(run, decisions)
     else:
@@ -59,7 +59,7 @@ def _answer(run: Run, reason: str) -> str:
 # ── pending ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _why_pending(ledger: Ledger, run: Run, place: int | None) -> list[str]:
+def _why_pending(ledger: Ledger, run: Run, place: int | None, decisions: list[Decision]) -> list[str]:
     facts = [f"it asks for {_asks(run)}"]
     if place is not None:
         waiting = sum(1 for _ in ledger.queue.ready())
@@ -73,6 +73,7 @@ def _why_pending(ledger: Ledger, run: Run, place: int | None) -> list[str]:
             facts.append(f"{listed(kept)} is kept free for it, since others have overtaken it for too long")
     if run.id in ledger.queue.blocked:
         facts += [f"{each.name} ({each.short}) {said_of(each.state)}: {each.reason}" for each in ledger.unmet(run)[:10]]
+    facts += [each.reason for each in decisions if each.event == "resolved"]
     if ledger.paused:
         facts.append(f"the queue is paused ({ledger.paused}): mosaic queue resume")
     return facts
@@ -85,16 +86,15 @@ def _order(run: Run) -> tuple[int, int]:
 def _asks(run: Run) -> str:
     tags = f", on a host with {', '.join(run.spec.requires)}" if run.spec.requires else ""
     priority = f", at priority {run.priority}" if run.priority else ""
-    return f"{amounts(run.spec.resources)} with worker {run.spec.worker}/{run.spec.profile}{tags}{priority}"
+    uses = "".join(f" and {use.worker}/{use.profile}" for use in run.spec.uses)
+    return f"{amounts(run.spec.resources)} with worker {run.spec.worker}/{run.spec.profile}{uses}{tags}{priority}"
 
 
 def _holders(ledger: Ledger, run: Run) -> list[str]:
     """Who has what the run waits for, host by host."""
-    demand = Demand.of(run.spec)
-    able = [host for host in ledger.hosts.values() if demand.environment in host.environments]
-    return [
-        f"{host.name}: {_held(ledger, host)}" for host in able if suits(demand, host) and could_hold(demand, host)
-    ] or ["no host that is known could take it"]
+    demand = Demand.of(run.spec, run.inputs)
+    able = [host for host in ledger.hosts.values() if could_take(demand, host)]
+    return [f"{host.name}: {_held(ledger, host)}" for host in able] or ["no host that is known could take it"]
 
 
 def _held(ledger: Ledger, host: Host) -> str:
@@ -111,8 +111,8 @@ def _held(ledger: Ledger, host: Host) -> str:
 
 
 def _why_here(run: Run, decisions: list[Decision]) -> list[str]:
-    placed = [each.reason for each in decisions if each.event == "placed"]
-    facts = placed[-1:]
+    facts = [each.reason for each in decisions if each.event == "placed"][-1:]
+    facts += [each.reason for each in decisions if each.event == "resolved"]
     if attempt := run.current:
         if attempt.resume:
             step = "" if attempt.resume.step is None else f" of step {attempt.resume.step}"

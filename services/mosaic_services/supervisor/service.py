@@ -44,6 +44,7 @@ from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
 from mosaic_services.supervisor.builder import Builder
 from mosaic_services.supervisor.frames import Frames
+from mosaic_services.supervisor.inputs import with_inputs
 from mosaic_services.supervisor.pictures import Lease, Pictures
 from mosaic_services.supervisor.templates import Templates
 from mosaic_services.supervisor.usage import UsageMeter
@@ -168,7 +169,10 @@ class SupervisorService(Service):
         key = AttemptKey(command.run, command.attempt)
         if self.status == "stopping" and key not in self.attempts.tracked:
             raise CommandRefusedError(RefusalCode.STOPPING, f"the supervisor of {self.host} is about to end")
-        placement = Placement(command.run_name, command.spec, command.gpus, command.resume)
+        spec = command.spec
+        if key not in self.attempts.tracked:
+            spec = await asyncio.to_thread(with_inputs, spec, command.inputs, self.home.runs)
+        placement = Placement(command.run_name, spec, command.gpus, command.resume)
         placed = await self.attempts.place(key, placement)
         return Ack(note="" if placed else "already here")
 

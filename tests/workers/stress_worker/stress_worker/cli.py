@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 from pydantic import Field
 
 from mosaic_worker.cli import run_worker
-from mosaic_worker.config import WorkerConfig
+from mosaic_worker.config import InputPath, WorkerConfig
 from mosaic_worker.context import RunContext
 from stress_worker import get_worker_metadata
 
@@ -37,6 +37,7 @@ class StressConfig(WorkerConfig):
     events: int = Field(default=0, ge=0, description="step events to emit")
     rate: float | None = Field(default=None, gt=0, description="events per second; flat out if not given")
     checkpoint_every: int = Field(default=0, ge=0, description="steps between two checkpoints; 0: none are saved")
+    models: tuple[InputPath, ...] = Field(default=(), description="checkpoints to read; their steps are in the result")
     fail_at_step: int | None = Field(default=None, ge=0, description="crash here, unless it goes on from a checkpoint")
     exit_code: int | None = Field(default=None, ge=0, le=255, description="crash or end with this code, without a word")
     end: Literal["complete", "hang", "crash", "silent", "abort", "segfault"] = "complete"
@@ -77,7 +78,8 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
         os._exit(1)
     elif config.end == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
-    return {"events": config.events, "held_mb": len(held) // 2**20}
+    steps = [json.loads(Path(each).read_text())["step"] for each in config.models]
+    return {"events": config.events, "held_mb": len(held) // 2**20, "models": steps}
 
 
 def emit_steps(context: RunContext[StressConfig]) -> None:
