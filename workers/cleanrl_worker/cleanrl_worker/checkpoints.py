@@ -39,6 +39,8 @@ class About:
     returns: dict[str, float]
     """Statistics of the discounted return, by which rewards are scaled."""
     curriculum: dict[str, Any] | None = None
+    best_score: float | None = None
+    """The best score of an evaluation during the training that saved it."""
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ Scripts of a checkout read their arguments with tyro (`--cuda`, `--no-cuda`), th
 (`--cuda False`). Of the config's fields a script is told those that it knows.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from cleanrl_worker.availability import Script
 from cleanrl_worker.config import CleanRLWorkerConfig
 from mosaic_worker.metadata import Parameter
 
-__all__ = ["arguments_of"]
+__all__ = ["arguments_of", "values_of"]
 
 
 def arguments_of(script: Script, config: CleanRLWorkerConfig) -> list[str]:
@@ -22,6 +23,17 @@ def arguments_of(script: Script, config: CleanRLWorkerConfig) -> list[str]:
         if value is not None:
             arguments += _argument(parameter, value, script.style)
     return arguments
+
+
+def values_of(
+    script: Script, config: CleanRLWorkerConfig, saved: Mapping[str, Any] | None = None
+) -> dict[str, bool | int | float | str | None]:
+    """Return every hyperparameter with the value that counts: the config's, else the checkpoint's, else the default."""
+    values = {}
+    for each in script.hyperparameters:
+        value = {**(saved or {}), **config.extras.algo_params}.get(each.name, each.default)
+        values[each.name] = int(value) if each.type == "int" and value is not None else value
+    return values
 
 
 def _from_fields(config: CleanRLWorkerConfig) -> dict[str, Any]:

@@ -86,11 +86,16 @@ class CleanRLExtras(FrameFields):
         description="policy_eval and interactive: the trained model, or a run's folder;"
         " resume_training: as checkpoint_path, if that is not given",
     )
-    eval_episodes: int = Field(default=10, ge=1, description="policy_eval: how many episodes; episode i has seed + i")
-    eval_num_envs: int = Field(default=8, ge=1, le=256, description="policy_eval: how many are played at a time")
+    eval_every: int | None = Field(
+        default=None, ge=1, description="ppo: evaluate every N steps, on the same episodes, and keep the best model"
+    )
+    eval_episodes: int = Field(
+        default=10, ge=1, description="Episodes of an evaluation; in policy_eval, episode i has seed + i"
+    )
+    eval_num_envs: int = Field(default=8, ge=1, le=256, description="Episodes that are evaluated at a time")
     eval_gamma: float = Field(default=0.99, ge=0, le=1, description="policy_eval: discount of the discounted return")
     eval_repeat: int = Field(default=1, ge=1, description="policy_eval: how often to play them all")
-    deterministic: bool = Field(default=True, description="policy_eval and interactive: the likeliest action")
+    deterministic: bool = Field(default=True, description="Evaluation and interactive: the likeliest action")
     script: InputPath | None = Field(
         default=None, description="script: a *.sh with @description, @phases, @total_timesteps"
     )

@@ -3,6 +3,7 @@
 import math
 import os
 import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from cleanrl_worker.environments import EpisodeTap, make_lane
 from cleanrl_worker.policies import Policy, load_policy
 from mosaic_worker.context import RunContext
 
-__all__ = ["UNSAVED", "run_batched_evaluation"]
+__all__ = ["UNSAVED", "Result", "Seat", "play", "run_batched_evaluation", "summarize"]
 
 _VIDEOS = "best,worst"
 """What capture_video records."""
@@ -27,21 +28,25 @@ UNSAVED = (
 
 
 @dataclass
-class _Seat:
+class Seat:
     """One of the environments, and the episode that is played in it."""
 
     env: gymnasium.Env[Any, Any]
     tap: EpisodeTap
-    episode: int = -1
+    seed: int = -1
     view: Any = None
     generator: np.random.Generator | None = None
 
 
 @dataclass(frozen=True)
-class _Result:
+class Result:
+    """One episode: the seed it was reset with, what it gave, and how many steps all environments had taken by then."""
+
+    seed: int
     episode_return: float
     discounted: float
     length: int
+    step: int
 
 
 def run_batched_evaluation(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
@@ -59,70 +64,85 @@ def run_batched_evaluation(context: RunContext[CleanRLWorkerConfig]) -> dict[str
     is_recorded = extras.capture_video or extras.record_settings(os.environ).is_on
     batch = 1 if is_recorded else min(extras.eval_num_envs, extras.eval_episodes)
     lane = make_lane(context, _VIDEOS, slot=0 if is_recorded else None)
-    seats: list[_Seat] = []
-    results: list[_Result] = []
+    seats: list[Seat] = []
+    results: list[Result] = []
     try:
         for index in range(batch):
-            seats += [_Seat(*policy.make_env(lane, index, extras.eval_gamma))]
+            seats += [Seat(*policy.make_env(lane, index, extras.eval_gamma))]
         for repeat in range(extras.eval_repeat):
             _play_all(context, policy, seats, seed, repeat, results)
     finally:
         for seat in seats:
             seat.env.close()
-    return {"env_id": policy.env_id, "seed": seed, **_summary(results)}
+    return {"env_id": policy.env_id, "seed": seed, **summarize(results)}
 
 
 def _play_all(
     context: RunContext[CleanRLWorkerConfig],
     policy: Policy,
-    seats: list[_Seat],
+    seats: list[Seat],
     seed: int,
     repeat: int,
-    results: list[_Result],
+    results: list[Result],
 ) -> None:
-    """Play every episode once: whichever environment is free takes the next."""
+    """Play every episode once, and report it."""
     extras, emitter = context.config.extras, context.emitter
-    steps = sum(result.length for result in results)
-    waiting = iter(range(extras.eval_episodes))
-    playing = [seat for seat in seats if _begin(seat, waiting, seed, repeat, sampled=not extras.deterministic)]
+    before = sum(result.length for result in results)
+    seeds, stream = range(seed, seed + extras.eval_episodes), None if extras.deterministic else repeat
+    for result in play(policy, seats, seeds, context.stop.check, stream):
+        emitter.episode(
+            repeat * extras.eval_episodes + result.seed - seed,
+            result.episode_return,
+            length=result.length,
+            step=before + result.step,
+            seed=result.seed,
+            info={"discounted_return": result.discounted, "repeat": repeat},
+        )
+        results.append(result)
+    summary = summarize(results)
+    emitter.scalars(
+        summary["steps"], {f"eval/{name}": summary[name] for name in ("return_mean", "discounted_return_mean")}
+    )
+
+
+def play(
+    policy: Policy, seats: list[Seat], seeds: Sequence[int], check: Callable[[], None], stream: int | None
+) -> Iterator[Result]:
+    """Play one episode for each seed and yield its result; whichever environment is free takes the next seed.
+
+    Actions are the likeliest, or with `stream` sampled, by generators that depend on the seed and the stream alone.
+    `check` is called between steps and may raise.
+    """
+    steps, waiting = 0, iter(seeds)
+    playing = [seat for seat in seats if _begin(seat, waiting, stream)]
     while playing:
-        context.stop.check()
-        generators = None if extras.deterministic else [seat.generator for seat in playing if seat.generator]
+        check()
+        generators = None if stream is None else [seat.generator for seat in playing if seat.generator]
         actions = policy.act([seat.view for seat in playing], generators)
         for seat, action in zip(list(playing), actions, strict=True):
             seat.view, _, terminated, truncated, _ = seat.env.step(action)
             steps += 1
             if seat.tap.over:
-                result = _Result(seat.tap.total, seat.tap.discounted, seat.tap.length)
-                emitter.episode(
-                    repeat * extras.eval_episodes + seat.episode,
-                    result.episode_return,
-                    length=result.length,
-                    step=steps,
-                    seed=seed + seat.episode,
-                    info={"discounted_return": result.discounted, "repeat": repeat},
-                )
-                results.append(result)
-                if not _begin(seat, waiting, seed, repeat, sampled=not extras.deterministic):
+                yield Result(seat.seed, seat.tap.total, seat.tap.discounted, seat.tap.length, steps)
+                if not _begin(seat, waiting, stream):
                     playing.remove(seat)
             elif terminated or truncated:  # a wrapper ended it, such as that of Atari's lives; the game goes on
                 seat.view, _ = seat.env.reset()
-    summary = _summary(results)
-    emitter.scalars(steps, {f"eval/{name}": summary[name] for name in ("return_mean", "discounted_return_mean")})
 
 
-def _begin(seat: _Seat, waiting: Any, seed: int, repeat: int, *, sampled: bool) -> bool:
+def _begin(seat: Seat, waiting: Iterator[int], stream: int | None) -> bool:
     """Begin the next episode in an environment; False if there is none left."""
-    episode = next(waiting, None)
-    if episode is None:
+    seed = next(waiting, None)
+    if seed is None:
         return False
-    seat.episode = episode
-    seat.view, _ = seat.env.reset(seed=seed + episode)
-    seat.generator = np.random.default_rng((seed + episode, repeat, _POLICY_STREAM)) if sampled else None
+    seat.seed = seed
+    seat.view, _ = seat.env.reset(seed=seed)
+    seat.generator = None if stream is None else np.random.default_rng((seed, stream, _POLICY_STREAM))
     return True
 
 
-def _summary(results: list[_Result]) -> dict[str, Any]:
+def summarize(results: list[Result]) -> dict[str, Any]:
+    """Figures over all episodes."""
     returns = [result.episode_return for result in results]
     return {
         "episodes": len(returns),

@@ -19,7 +19,7 @@ from typing import Any
 from cleanrl_worker.analytics import write_manifest
 from cleanrl_worker.availability import find_script, upstream_version
 from cleanrl_worker.checks import check_environment, library
-from cleanrl_worker.command import arguments_of
+from cleanrl_worker.command import arguments_of, values_of
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.model_files import find_model
 from cleanrl_worker.registry import DEFAULT_ALGO_REGISTRY, OURS
@@ -57,7 +57,7 @@ class CleanRLWorkerRuntime:
         context.emitter.run_started(
             config.run_id,
             context.metadata.name,
-            config=config.model_dump(mode="json"),
+            config=_effective(config, plan),
             env_id=config.env_id or None,
             seed=config.seed,
             task=plan["task"],
@@ -71,6 +71,14 @@ class CleanRLWorkerRuntime:
             write_manifest(context)
         context.stop.check()
         context.emitter.run_completed(step=context.emitter.last_step, episodes=summary.get("episodes"), summary=summary)
+
+
+def _effective(config: CleanRLWorkerConfig, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with every hyperparameter that the algorithm uses, those that were left to their defaults, too."""
+    document = config.model_dump(mode="json")
+    if "hyperparameters" in plan:
+        document["extras"]["algo_params"] = plan["hyperparameters"]
+    return document
 
 
 def drawn_seed(run_id: str) -> int:
@@ -105,13 +113,17 @@ def preflight(config: CleanRLWorkerConfig, resume: Resume | None = None) -> dict
         model = find_model(Path(extras.policy_path or ""), "extras.policy_path")
         return {**plan, "total_steps": None, "total_episodes": episodes, "task": f"evaluation of {model}"}
     if config.mode == "resume_training":
-        return {**plan, "module": OURS, **_goes_on(config, resume)}
+        hyperparameters = values_of(find_script("ppo"), config, _saved_args(*_resumed(config, resume)))
+        return {**plan, "module": OURS, "hyperparameters": hyperparameters, **_goes_on(config, resume)}
     if _is_upstream(config):
         found = find_script(config.algo)
         check_environment(config.env_id, algorithm)
         plan |= {"module": found.module, "upstream": found.upstream, "arguments": arguments_of(found, config)}
+        plan["hyperparameters"] = values_of(found, config)
         return {**plan, "task": f"{config.algo} on {config.env_id}"}
-    return {**plan, "module": OURS, "task": f"ppo on {_where(config)}"}
+    saved = _saved_args(str(resume.path), "resume.path") if resume is not None else {}
+    hyperparameters = values_of(find_script("ppo"), config, saved)
+    return {**plan, "module": OURS, "hyperparameters": hyperparameters, "task": f"ppo on {_where(config)}"}
 
 
 def _where(config: CleanRLWorkerConfig) -> str:
@@ -133,7 +145,7 @@ def _goes_on(config: CleanRLWorkerConfig, resume: Resume | None) -> dict[str, An
     """
     from cleanrl_worker import checkpoints  # noqa: PLC0415 - it imports torch, which other dry runs need not
 
-    path, field = config.extras.resumed if resume is None else (str(resume.path), "resume.path")
+    path, field = _resumed(config, resume)
     model = find_model(Path(path), field)
     about = checkpoints.load(model, field).about
     return {
@@ -141,6 +153,17 @@ def _goes_on(config: CleanRLWorkerConfig, resume: Resume | None) -> dict[str, An
         "task": f"ppo on {about.env_id}, from step {about.step:,} of {model}",
         "seed": about.seed,
     }
+
+
+def _resumed(config: CleanRLWorkerConfig, resume: Resume | None) -> tuple[str, str]:
+    """The checkpoint from which a resumed training goes on, and the field that names it."""
+    return config.extras.resumed if resume is None else (str(resume.path), "resume.path")
+
+
+def _saved_args(path: str, field: str) -> Mapping[str, Any]:
+    from cleanrl_worker import checkpoints  # noqa: PLC0415 - as above
+
+    return checkpoints.load(find_model(Path(path), field), field).about.args
 
 
 def _is_upstream(config: CleanRLWorkerConfig) -> bool:
@@ -151,6 +174,8 @@ def _is_upstream(config: CleanRLWorkerConfig) -> bool:
 
 def _check_tools(config: CleanRLWorkerConfig) -> None:
     extras = config.extras
+    if extras.eval_every and (_is_upstream(config) or config.mode in {"policy_eval", "script"}):
+        raise ConfigError("extras.eval_every: only our ppo is evaluated during its training; leave it out")
     if config.seed == 0 and _is_upstream(config) and library() == "gym":
         raise ConfigError(
             "seed: 0 is not allowed: to cleanrl 0.4.8 it means none, and the clock is taken; give 1 or more"

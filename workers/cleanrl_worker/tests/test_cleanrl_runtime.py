@@ -60,6 +60,8 @@ def test_run_started_says_what_runs_and_a_seed_is_drawn_and_used(worker):
     assert (started["task"], started["env_id"], started["total_steps"]) == ("dqn on CartPole-v1", "CartPole-v1", 300)
     assert {"python", "torch", "gymnasium", "numpy"} <= started["versions"].keys()
     assert started["seed"] == started["config"]["seed"] > 0
+    settings = started["config"]["extras"]["algo_params"]
+    assert (settings["buffer_size"], settings["save_model"]) == (10000, False), "the script's own defaults"
     (folder,) = (done.folder / "logs" / "tb").iterdir()
     assert folder.name.startswith(f"CartPole-v1__dqn__{started['seed']}__")
     assert done.events[-1]["event"] == "run_completed"

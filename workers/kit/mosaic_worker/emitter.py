@@ -105,9 +105,17 @@ class Emitter:
         """Say that the process is alive, and how far it is."""
         self.emit("heartbeat", uptime_s=uptime_s, step=step, **extra)
 
-    def checkpoint_saved(self, path: str | os.PathLike[str], *, step: int | None = None, **extra: Any) -> None:
-        """Say that a checkpoint is complete on disk."""
-        self.emit("checkpoint_saved", path=path, step=step, **extra)
+    def checkpoint_saved(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        step: int | None = None,
+        best: bool | None = None,
+        score: float | None = None,
+        **extra: Any,
+    ) -> None:
+        """Report a checkpoint that is complete on disk; `best` marks the best of the run so far, by its `score`."""
+        self.emit("checkpoint_saved", path=path, step=step, best=best, score=score, **extra)
 
     def checkpoint_loaded(self, path: str | os.PathLike[str], *, step: int | None = None, **extra: Any) -> None:
         """Say that the run goes on from a checkpoint."""

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from cleanrl_worker.agents import AGENTS, Agent
+from cleanrl_worker.algorithms.evaluator import Evaluator
 from cleanrl_worker.algorithms.plan import Plan, plan_of, use_threads
 from cleanrl_worker.algorithms.reporting import Reporter
+from cleanrl_worker.algorithms.saver import Saver
 from cleanrl_worker.algorithms.state import TrainingState
 from cleanrl_worker.config import CleanRLWorkerConfig
 from cleanrl_worker.environments import EpisodeTap, fit_to_agent, make, make_lane
@@ -128,9 +130,17 @@ def run_training(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
 
 
 def train(
-    context: RunContext[CleanRLWorkerConfig], plan: Plan[Args], make_env: MakeEnv, course: Course | None = None
+    context: RunContext[CleanRLWorkerConfig],
+    plan: Plan[Args],
+    make_env: MakeEnv,
+    course: Course | None = None,
+    eval_env_id: str = "",
 ) -> dict[str, Any]:
-    """Run the loop: play, learn, report, save. `course` is the curriculum behind the environments, if there is one."""
+    """Run the loop: play, learn, report, evaluate, save.
+
+    `course` is the curriculum behind the environments, if there is one, and `eval_env_id` the environment in which the
+    agent is evaluated, if that is another one than the plan's.
+    """
     use_threads()
     args, saved = plan.args, plan.checkpoint
     _seed(args)
@@ -143,6 +153,7 @@ def train(
             env, kind = make_env(index, reporter.on_end)
             envs.append(env)
         device = _device(args, reporter)
+        spaces = envs[0].observation_space, envs[0].action_space
         agent = AGENTS[kind](envs[0].observation_space.shape, int(envs[0].action_space.n)).to(device)
         optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
         state = TrainingState(plan, kind, envs, agent, optimizer)
@@ -152,14 +163,11 @@ def train(
             views = [env.reset()[0] for env in envs]
             context.emitter.checkpoint_loaded(plan.checkpoint_path, step=plan.step)
 
-        def save() -> str:
-            path = state.save(context.run_dir / "checkpoints", learned, reporter.episodes, course and course.state())
-            context.emitter.checkpoint_saved(path.relative_to(context.run_dir), step=learned)
-            state.forget(context.config.extras.checkpoint_keep)
-            return str(path.relative_to(context.run_dir))
-
+        best = saved.about.best_score if saved is not None and context.resume is not None else None
+        evaluator = Evaluator(context, eval_env_id or plan.env_id, plan.step, best)
+        saver = Saver(context, state, course.state if course is not None else None)
         every, began = context.config.extras.checkpoint_every, time.perf_counter()
-        learned, last_saved, path = plan.step, -1, ""
+        learned = plan.step
         while learned < plan.target:
             rate = (1.0 - learned / plan.target if args.anneal_lr else 1.0) * args.learning_rate
             optimizer.param_groups[0]["lr"] = rate
@@ -172,11 +180,12 @@ def train(
             learned = reporter.step
             speed = (learned - plan.step) / (time.perf_counter() - began)
             reporter.scalars({**figures, "charts/learning_rate": rate, "charts/SPS": int(speed)})
-            if learned // every > max(last_saved, plan.step) // every:
-                path, last_saved = save(), learned
+            is_best = evaluator.is_due(learned, plan.target) and evaluator.improves(agent, *spaces, reporter)
+            if is_best or learned // every > max(saver.last_step, plan.step) // every:
+                saver.save(learned, reporter.episodes, evaluator.best, is_best=is_best)
         seconds = time.perf_counter() - began
-        if last_saved != learned:
-            path = save()
+        if saver.last_step != learned:
+            saver.save(learned, reporter.episodes, evaluator.best)
         if learned < plan.target:
             context.stop.check()
     finally:
@@ -188,7 +197,7 @@ def train(
         "episodes": reporter.episodes,
         "return_mean": reporter.return_mean,
         "steps_per_s": round((learned - plan.step) / seconds, 1) if learned > plan.step else None,
-        "checkpoint": path,
+        **saver.summary(evaluator.best),
     }
 
 

@@ -31,10 +31,15 @@ class TrainingState:
     agent: Agent
     optimizer: torch.optim.Optimizer
     returns: ReturnStatistics = field(default_factory=ReturnStatistics)
-    saved: list[Path] = field(default_factory=list)
-    """The checkpoints of this attempt that are there, newest last."""
 
-    def save(self, folder: Path, step: int, episodes: int, curriculum: dict[str, Any] | None) -> Path:
+    def save(
+        self,
+        folder: Path,
+        step: int,
+        episodes: int,
+        curriculum: dict[str, Any] | None,
+        best_score: float | None = None,
+    ) -> Path:
         """Write a checkpoint."""
         plan = self.plan
         about = About(
@@ -49,15 +54,10 @@ class TrainingState:
             random=self._random(),
             returns=self.returns.state(),
             curriculum=curriculum,
+            best_score=best_score,
         )
         weights, optimizer = self.agent.state_dict(), self.optimizer.state_dict()
-        self.saved.append(checkpoints.save(Checkpoint(about, weights, optimizer, torch.get_rng_state()), folder))
-        return self.saved[-1]
-
-    def forget(self, keep: int) -> None:
-        """Remove all checkpoints of this attempt but the newest so many."""
-        while len(self.saved) > keep:
-            self.saved.pop(0).unlink(missing_ok=True)
+        return checkpoints.save(Checkpoint(about, weights, optimizer, torch.get_rng_state()), folder)
 
     def restore(self, saved: Checkpoint) -> None:
         """Put everything back as it was, but for episodes under way, which begin again; refuse what does not fit."""

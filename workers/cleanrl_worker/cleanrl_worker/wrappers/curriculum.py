@@ -194,5 +194,5 @@ def _train(context: RunContext[CleanRLWorkerConfig], plan: Plan[Args], stages: l
         task = BabyAITaskWrapper(curriculum, make_stage, plan.args.seed + index)
         return fit_to_agent(EpisodeTap(lane.wrap(task, index), on_end), stages[0].env_id)
 
-    summary = train(context, plan, make_env, curriculum)
+    summary = train(context, plan, make_env, curriculum, eval_env_id=stages[-1].env_id)
     return {**summary, "stage": curriculum.stage + 1, "stages": len(stages)}
