@@ -68,6 +68,17 @@ def test_runs_are_found_by_part_of_the_id_and_by_name(cli, finished):
     assert "no-such-run" in refused.stderr
 
 
+def test_shared_name_means_the_newest_and_for_cancel_the_active_run(cli):
+    long = cli.submit("name=twin", "episodes=1000000")
+    newest = cli.submit("name=twin", "episodes=1")
+    assert cli("watch", newest, "--until-done").returncode == 0
+    shown = cli("show", "twin", "--json")
+    assert json.loads(shown.stdout)["run"]["run"] == newest
+    assert shown.stderr == f"note: 2 runs are called twin; this is {newest[-6:]} (succeeded)\n"
+    assert [each["run"] for each in cli.json("cancel", "twin")["cancelled"]] == [long]
+    assert cli("show", newest).stderr == "", "an id is not ambiguous"
+
+
 def test_runs_by_state(cli, finished):
     assert finished in [each["run"] for each in cli.json("runs", "--state", "succeeded")["runs"]]
     assert finished not in [each["run"] for each in cli.json("runs", "--state", "active")["runs"]]
@@ -214,7 +225,7 @@ def test_status_and_stats_as_json(cli):
     # Anybody may add a service to a bus, so it is asked.
     silent = cli("stats", "nobody", code=3).stderr
     assert "nobody does not answer" in silent
-    assert "the stack's own services are broker, " in silent
+    assert "broker, scheduler, telemetry and supervisor.HOST" in silent
 
 
 def test_watch_without_a_terminal(cli, finished):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.messages import EnvironmentStatus, HostState, Resources, RunSpec
+from mosaic_bus.messages import EnvironmentStatus, HostState, Resources, RunSpec, RunStateName
 from mosaic_services.scheduler.model import Host, Run
-from mosaic_services.scheduler.naming import find_run, make_name
+from mosaic_services.scheduler.naming import find_run, make_name, match_run
 from mosaic_services.scheduler.schema import ConfigSchema
 from mosaic_services.scheduler.validation import Checked, check_submission
 
@@ -260,14 +260,26 @@ def test_a_run_is_found_by_id_part_or_name():
     assert find_run(known, "dqn").name == "dqn"
 
 
-def test_an_ambiguous_query_is_refused_with_candidates():
+def test_a_part_of_an_id_that_fits_several_is_refused_with_candidates():
     known = runs(("01K0000000000000000004K7QX", "ppo"), ("01K0000000000000000009ZD1M", "ppo"))
     with pytest.raises(CommandRefusedError) as raised:
-        find_run(known, "ppo")
-    assert raised.value.code == "ambiguous_run"
-    assert "9ZD1M" in raised.value.message
-    with pytest.raises(CommandRefusedError, match="fits 2 runs"):
         find_run(known, "01k")
+    assert raised.value.code == "ambiguous_run"
+    assert raised.value.details.candidates == ["01K0000000000000000009ZD1M", "01K0000000000000000004K7QX"]
+
+
+def test_a_shared_name_means_the_newest_or_the_only_active_run():
+    known = runs(*((f"01K0000000000000000000000{number}", "ppo") for number in range(4)))
+    oldest, second, third, newest = known.values()
+    oldest.state = third.state = newest.state = RunStateName.SUCCEEDED
+    assert match_run(known, "ppo") == (newest, 4)
+    assert match_run(known, "ppo", active=True) == (second, 4)
+    second.state = RunStateName.FAILED
+    assert match_run(known, "ppo", active=True) == (newest, 4), "none is active: the caller says that it has ended"
+    second.state = third.state = RunStateName.RUNNING
+    with pytest.raises(CommandRefusedError) as raised:
+        find_run(known, "ppo", active=True)
+    assert (raised.value.code, raised.value.details.candidates) == ("ambiguous_run", [third.id, second.id])
 
 
 @pytest.mark.parametrize("query", ["", "  ", "ppx", "%"])

@@ -185,6 +185,9 @@ class RunList(Model):
     counts: dict[str, int] = Field(
         default_factory=dict, description="state -> how many runs match, whatever `states` and `limit` say"
     )
+    shared: dict[str, int] = Field(
+        default_factory=dict, description="name that was asked for and that several runs have -> how many"
+    )
 
 
 class Runs(Command[RunList]):
@@ -196,7 +199,12 @@ class Runs(Command[RunList]):
     name: ClassVar[str] = "runs"
     result: ClassVar[type[Model]] = RunList
     runs: list[str] = Field(
-        default_factory=list, max_length=10_000, description="only these: ids, unique parts of ids, or names"
+        default_factory=list,
+        max_length=10_000,
+        description="only these: ids, unique parts of ids, or names; a name that several runs share means the newest",
+    )
+    active: bool = Field(
+        default=False, description="a name in `runs` means the only run that has not ended, if there is one"
     )
     states: list[str] = Field(default_factory=list, description="only these states; empty for all")
     group: str = Field(default="", description="only runs of this group")

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from mosaic_bus.commands import Cancel, Runs
+from mosaic_bus.commands import Cancel
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.display.output import print_json, short
 from mosaic_services.cli.errors import CliError, InputError
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 
 __all__ = ["command"]
@@ -39,7 +40,7 @@ def command(
     with current.connect() as bus:
         for each in runs or []:
             try:
-                (run,) = bus.request("scheduler", Runs(runs=[each])).runs
+                run = find_run(bus, each, active=True)
                 bus.request("scheduler", Cancel(run=run.run, reason=reason))
             except CommandRefusedError as error:
                 refused.append(error)

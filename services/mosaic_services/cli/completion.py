@@ -39,8 +39,17 @@ def _hosts(bus: Bus, _: dict[str, Any]) -> Iterable[str]:
 def _metrics(bus: Bus, given: dict[str, Any]) -> Iterable[str]:
     from mosaic_bus.commands import Metrics, Runs  # noqa: PLC0415 - start-up time
 
-    run = bus.request("scheduler", Runs(runs=[given["run"]]), timeout=_ANSWER_S).runs[0]
+    named = given.get("words") or _runs(bus, given)
+    (run, *_) = bus.request("scheduler", Runs(runs=list(named)[:1]), timeout=_ANSWER_S).runs
     return bus.request("telemetry", Metrics(run=run.run), timeout=_ANSWER_S).metrics
+
+
+def _runs_then_metrics(bus: Bus, given: dict[str, Any]) -> Iterable[str]:
+    return [*(_metrics(bus, given) if given.get("words") else []), *_runs(bus, given)]
+
+
+def _runs_and_groups(bus: Bus, given: dict[str, Any]) -> Iterable[str]:
+    return [*_groups(bus, given), *_runs(bus, given)]
 
 
 def _from_stack(find: Callable[[Bus, dict[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
@@ -84,5 +93,7 @@ COMPLETIONS = {
     "GROUP": _from_stack(_groups),
     "HOST": _from_stack(_hosts),
     "METRIC": _from_stack(_metrics),
+    "RUN… METRIC": _from_stack(_runs_then_metrics),
+    "RUN|GROUP…": _from_stack(_runs_and_groups),
     "WORKER": _workers,
 }

@@ -16,6 +16,7 @@ from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Batch, RunState, StreamKind
 from mosaic_services.cli.display.output import print_json, short
 from mosaic_services.cli.errors import InputError
+from mosaic_services.cli.lookup import note_shared
 from mosaic_services.cli.options import current
 from mosaic_services.cli.wait.patience import Outage
 
@@ -55,7 +56,9 @@ async def _main(
     wanted: str, attempt: int | None, tail: int | None, kind: StreamKind, *, follow: bool, as_json: bool
 ) -> None:
     async with BusClient(current.address) as bus:
-        (state,) = (await bus.request("scheduler", Runs(runs=[wanted]))).runs
+        found = await bus.request("scheduler", Runs(runs=[wanted]))
+        note_shared(found)
+        (state,) = found.runs
         if attempt is not None and attempt > max(1, state.attempt):
             there = "it has one" if state.attempt <= 1 else f"it has {state.attempt}"
             raise InputError(f"run {short(state.run)} has no attempt {attempt}", there)

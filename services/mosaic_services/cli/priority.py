@@ -9,6 +9,7 @@ import typer
 from mosaic_bus.commands import Prioritise
 from mosaic_services.cli.display.output import print_json, say
 from mosaic_services.cli.errors import InputError
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 
 __all__ = ["command"]
@@ -42,7 +43,8 @@ def command(
     if abs(value) > _LIMIT:
         raise InputError(f"priority {value} is not from -{_LIMIT} to {_LIMIT}")
     with current.connect() as bus:
-        command = Prioritise(run=runs[0] if runs else "", group=group, priority=value)
+        run = find_run(bus, runs[0], active=True).run if runs else ""
+        command = Prioritise(run=run, group=group, priority=value)
         note = bus.request("scheduler", command, timeout=60.0).note
     if as_json:
         print_json({"priority": value, "note": note})

@@ -8,6 +8,7 @@ import typer
 
 from mosaic_bus.commands import Rerun
 from mosaic_services.cli.display.output import print_json, say, short
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 
 __all__ = ["command"]
@@ -23,7 +24,7 @@ def command(
     Of a sweep, `mosaic sweep rerun GROUP` submits all again that failed or were lost.
     """
     with current.connect() as bus:
-        (again,) = bus.request("scheduler", Rerun(run=run)).runs
+        (again,) = bus.request("scheduler", Rerun(run=find_run(bus, run).run)).runs
         if not as_json:
             say("queued ", (short(again.run), "bold"), f"  {again.name}")
             for warning in again.warnings:

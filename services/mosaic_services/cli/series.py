@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mosaic_bus.commands import Metrics, Runs, Series
+from mosaic_bus.commands import Metrics, Series
 from mosaic_bus.wording import did_you_mean
 from mosaic_services.cli.display.output import console, number, print_json, say, short, table
 from mosaic_services.cli.display.plot import COLOURS, draw_curves
 from mosaic_services.cli.errors import InputError
+from mosaic_services.cli.lookup import find_runs
 from mosaic_services.cli.options import current
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def command(
     """Plot a curve of a run, or of several on common axes; with a RUN alone, list its metrics."""
     names, metric = (words, None) if len(words) == 1 else (words[:-1], words[-1])
     with current.connect() as bus:
-        runs = bus.request("scheduler", Runs(runs=names)).runs
+        runs = find_runs(bus, names)
         if metric is None:
             _print_names(bus.request("telemetry", Metrics(run=runs[0].run)).metrics, as_json=as_json)
             return

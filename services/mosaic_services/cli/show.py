@@ -24,6 +24,7 @@ from mosaic_services.cli.display.output import (
     state_text,
     table,
 )
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 from mosaic_services.progress import fraction
 
@@ -44,7 +45,7 @@ def command(
 ) -> None:
     """Show one run: its state and why, attempts, decisions, configuration, results, and what became of its events."""
     with current.connect() as bus:
-        detail = bus.request("scheduler", Show(run=run))
+        detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         summary, streams, trouble = _telemetry(bus, detail.run.run)
         results = _own_summary(bus, summary)
     folder = current.home.runs / detail.run.run

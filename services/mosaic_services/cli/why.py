@@ -8,6 +8,7 @@ import typer
 
 from mosaic_bus.commands import Why, WhyResult
 from mosaic_services.cli.display.output import STATE_STYLES, clock, console, print_json, say, short, table
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 
 __all__ = ["command"]
@@ -21,7 +22,7 @@ def command(
 ) -> None:
     """Say why a run is as it is: what it waits for and who has it, why it runs there, why it ended."""
     with current.connect() as bus:
-        answer = bus.request("scheduler", Why(run=run))
+        answer = bus.request("scheduler", Why(run=find_run(bus, run).run))
     if as_json:
         print_json(answer.model_dump(mode="json"))
     else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mosaic_bus.messages import RunSpec
     from mosaic_services.scheduler.model import Run
 
-__all__ = ["find_group", "find_run", "make_name"]
+__all__ = ["find_group", "find_run", "make_name", "match_run"]
 
 _LONGEST_PART = 32
 _CANDIDATES_NAMED = 8
@@ -38,27 +38,38 @@ def make_name(spec: RunSpec) -> str:
     return "-".join(part for part in parts if part)
 
 
-def find_run(runs: Mapping[str, Run], query: str) -> Run:
-    """Find the run meant by an id, a unique part of one, or a unique name; refuse if there is none or several."""
+def find_run(runs: Mapping[str, Run], query: str, *, active: bool = False) -> Run:
+    """Find the run meant by an id, a unique part of one, or a name. See `match_run`."""
+    return match_run(runs, query, active=active)[0]
+
+
+def match_run(runs: Mapping[str, Run], query: str, *, active: bool = False) -> tuple[Run, int]:
+    """Find the run meant by an id, a unique part of one, or a name; also say how many runs have that name.
+
+    A name that several runs share means the newest; with `active`, the only one that has not ended, if there is one.
+    Refused if there is no such run, or if a part of an id, or a name with `active`, fits several.
+    """
     text = query.strip()
     if found := runs.get(text.upper()):
-        return found
-    matches = [run for run in runs.values() if run.name == text] if text else []
+        return found, 1
+    named = [run for run in runs.values() if run.name == text] if text else []
+    going = [run for run in named if not run.final] if active else []
+    matches = going or named[-1:]
     if not matches and text.isalnum():
         part = text.upper()
         matches = [run for run_id, run in runs.items() if part in run_id]
     if len(matches) == 1:
-        return matches[0]
+        return matches[0], max(1, len(named))
     if not matches:
         newest = [run.name for run in runs.values()][-_NAMES_COMPARED:]
         details = RefusalDetails(value=brief(query), near=near_names(text, newest))
         raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, f"no run has the id or name {query!r}", details)
     matches = matches[::-1]
-    named = ", ".join(f"{run.short} ({run.name}, {run.state})" for run in matches[:_CANDIDATES_NAMED])
+    listing = ", ".join(f"{run.short} ({run.name}, {run.state})" for run in matches[:_CANDIDATES_NAMED])
     more = f" and {len(matches) - _CANDIDATES_NAMED} more" if len(matches) > _CANDIDATES_NAMED else ""
     raise CommandRefusedError(
         RefusalCode.AMBIGUOUS_RUN,
-        f"{query!r} fits {len(matches)} runs: {named}{more}; give one's id",
+        f"{query!r} fits {len(matches)} runs: {listing}{more}; give one's id",
         RefusalDetails(value=brief(query), candidates=[run.id for run in matches[:_CANDIDATES_SENT]]),
     )
 

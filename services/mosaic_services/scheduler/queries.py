@@ -11,7 +11,7 @@ from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunStateName
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_bus.wording import near_names
-from mosaic_services.scheduler.naming import find_group, find_run
+from mosaic_services.scheduler.naming import find_group, match_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,10 +33,11 @@ def run_list(ledger: Ledger, command: Runs, now: float) -> RunList:
         raise CommandRefusedError(RefusalCode.INVALID_ARGUMENTS, said, details)
     wanted = frozenset(states)
     runs: Iterable[Run] = reversed(ledger.runs.values())
+    shared: dict[str, int] = {}
     if command.group:
         runs = reversed(find_group(ledger.groups, command.group)[1].values())
     if command.runs:
-        named = _named(ledger, command.runs)
+        named, shared = _named(ledger, command)
         runs = named.values() if not command.group else [run for run in runs if run.id in named]
     matching = list(runs)
     found = [run for run in matching if not wanted or run.state in wanted]
@@ -44,18 +45,22 @@ def run_list(ledger: Ledger, command: Runs, now: float) -> RunList:
         runs=[ledger.render(run, now) for run in found[: command.limit]],
         total=len(found),
         counts=Counter(run.state.value for run in matching),
+        shared=shared,
     )
 
 
-def _named(ledger: Ledger, queries: list[str]) -> dict[str, Run]:
+def _named(ledger: Ledger, command: Runs) -> tuple[dict[str, Run], dict[str, int]]:
     found: dict[str, Run] = {}
-    for index, query in enumerate(queries):
+    shared: dict[str, int] = {}
+    for index, query in enumerate(command.runs):
         try:
-            run = find_run(ledger.runs, query)
+            run, alike = match_run(ledger.runs, query, active=command.active)
         except CommandRefusedError as error:
             raise error.about("", field="runs", index=index) from error
         found[run.id] = run
-    return found
+        if alike > 1:
+            shared[query] = alike
+    return found, shared
 
 
 def group_list(ledger: Ledger, query: str, limit: int) -> GroupList:

@@ -271,7 +271,7 @@ def _refuse_circles(new: list[Run]) -> None:
 
 def _cancel(ledger: Ledger, command: Cancel) -> str:
     """Stop a run, or take it out of the queue."""
-    run = find_run(ledger.runs, command.run)
+    run = find_run(ledger.runs, command.run, active=True)
     if run.final:
         said = f"run {run.short} ({run.name}) {said_of(run.state)} already: {run.reason}"
         raise CommandRefusedError(RefusalCode.ALREADY_FINAL, said, _about(run))
@@ -311,7 +311,7 @@ def _prioritise(ledger: Ledger, command: Prioritise) -> str:
         what, members = find_group(ledger.groups, command.group)
         waiting = [run for run in members.values() if run.state is RunStateName.QUEUED]
     else:
-        run = find_run(ledger.runs, command.run)
+        run = find_run(ledger.runs, command.run, active=True)
         what = f"{run.name} ({run.short})"
         waiting = [run] if run.state is RunStateName.QUEUED else []
     if not waiting:

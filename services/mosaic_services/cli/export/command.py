@@ -18,6 +18,7 @@ from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.display.output import console, print_json, say, short
 from mosaic_services.cli.errors import FAILED, CliError, InputError
 from mosaic_services.cli.export.columns import EPISODES, EVENTS, LOGS, SCALARS, scalar_rows, table_of
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def command(
     folder = out.resolve()
     _require_replaceable(folder)
     with current.connect() as bus:
-        detail = bus.request("scheduler", Show(run=run))
+        detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         try:
             streams = bus.request("telemetry", Streams(run=detail.run.run)).streams
         except CommandRefusedError:

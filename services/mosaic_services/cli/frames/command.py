@@ -22,6 +22,7 @@ from mosaic_services.cli.display.output import ago, clock, console, number, prin
 from mosaic_services.cli.errors import FAILED, CliError, InputError
 from mosaic_services.cli.frames import film
 from mosaic_services.cli.frames.terminal import watch_pictures
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 from mosaic_services.cli.wait.patience import Outage
 from mosaic_services.cli.watch.command import interrupted
@@ -67,7 +68,7 @@ def command(
     if save is not None:
         film.require(save)
     with current.connect() as bus:
-        detail = bus.request("scheduler", Show(run=run))
+        detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         state, streams = detail.run, _streams(bus, detail.run)
         if not streams and (watch or save):
             state, streams = _await_streams(bus, detail)

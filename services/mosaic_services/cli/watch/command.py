@@ -15,11 +15,12 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from mosaic_bus.commands import Cancel, Groups, Runs
+from mosaic_bus.commands import Cancel, Groups
 from mosaic_bus.errors import BusError
 from mosaic_services.cli.display.keys import Keys
 from mosaic_services.cli.display.output import console, number, print_json, short
 from mosaic_services.cli.errors import InputError, NoStackError
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 from mosaic_services.cli.wait.runs import Watched
 from mosaic_services.cli.watch.closeup import closeup
@@ -60,7 +61,7 @@ def command(
     if as_json and not once:
         raise InputError("--json is one document, and watching has no end", "add --once")
     with current.connect() as bus:
-        found = bus.request("scheduler", Runs(runs=[run])).runs[0].run if run else None
+        found = find_run(bus, run).run if run else None
         whole = bus.request("scheduler", Groups(group=group)).groups[0].group if group else None
         if once:
             _print_once(bus, found, whole, as_json=as_json)
