@@ -12,6 +12,7 @@ import sys
 import threading
 
 import pytest
+from rich.console import Console
 from ulid import ULID
 
 from mosaic_bus.commands import RunDetail, Summaries, SummariesResult
@@ -282,7 +283,7 @@ def test_waiting_for_more_runs_than_a_default_answer_holds():
 
 def test_loss_prefers_the_policy():
     assert loss(summary(scalars={"charts/sps": 3})) is None
-    assert loss(summary(scalars={"losses/value_loss": 2, "losses/policy_loss": 1})) == 1
+    assert loss(summary(scalars={"losses/value_loss": 2, "losses/policy_loss": 1})) == ("losses/policy_loss", 1)
 
 
 def test_sparkline_and_bar():
@@ -309,8 +310,6 @@ def test_plot_of_a_rising_line_rises():
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 250])
 def test_watch_fits_the_terminal(width):
-    from rich.console import Console
-
     from mosaic_services.cli.watch.closeup import closeup
     from mosaic_services.cli.watch.panel import table
 
@@ -344,6 +343,39 @@ def test_watch_in_80_columns_shows_names_and_whole_times():
         assert line.endswith("5 d 18 h")
         assert columns.titles().plain.endswith("ETA")
         assert len(columns.titles().plain) == len(line) <= 80
+
+
+@pytest.mark.parametrize("wide", [{"return_mean": -12345.6, "return_std": 1e6}, {"steps_per_s": 1e7}])
+def test_watch_in_80_columns_cuts_no_time_whatever_the_figures(wide):
+    from mosaic_services.cli.watch.panel import Columns, run_line
+
+    run = state()
+    figures = {"step": 1, "total_steps": 10**12, "steps_per_s": 2e6, "returns": [1.0, 2.0, 3.0, 4.0], **wide}
+    view = View(runs=[run], summaries={run.run: summary(run=run.run, **figures)}, loaded=True)
+    assert run_line(run, view, Columns(80, with_loss=False), 200.0).plain.endswith(" h")
+
+
+def test_watch_keeps_names_apart_that_differ_at_their_end_and_titles_times_and_losses():
+    from mosaic_services.cli.watch.panel import table
+
+    def picture(*runs):
+        scalars = {"losses/policy_loss": 0.5}
+        figures = {each.run: summary(run=each.run, scalars=scalars) for each in runs}
+        view = View(runs=list(runs), summaries=figures, loaded=True)
+        console = Console(width=100, file=io.StringIO(), record=True)
+        console.print(table(view, 100, 30, 200.0))
+        return console.export_text()
+
+    names = [f"ppo-cartpole-with-a-long-name-seed{number}" for number in (1, 2)]
+    going = [state().model_copy(update={"name": name}) for name in names]
+    over = state("succeeded")
+    shown = picture(*going)
+    assert "seed1" in shown
+    assert "seed2" in shown
+    assert "LOSS: losses/policy_loss" in shown
+    titles = [next(line for line in text.splitlines() if "RUN" in line) for text in (shown, picture(over))]
+    assert [line.split()[-1] for line in titles] == ["ETA", "TOOK"]
+    assert "ETA/TOOK" in picture(*going, over)
 
 
 def test_cpu_and_memory_are_shown_from_100_columns():

@@ -125,6 +125,7 @@ def test_run_without_the_metric_says_what_it_has():
 def test_one_line_of_progress():
     counts = {"succeeded": 37, "running": 3, "starting": 1, "queued": 20, "failed": 2}
     assert progress(counts, 63, 8).plain == "█████░░░ 61 %  37 done · 4 running · 20 queued · 2 failed"
+    assert progress({"running": 4}, 4, 4, under_way=2.0).plain.startswith("██░░ 50 %")
     assert progress({}, 0, 4).plain == "░░░░ 0 %  0 done"
     assert progress({"succeeded": 199, "lost": 1}, 200, 4).plain == "████ 100 %  199 done · 1 lost"
     assert progress({"succeeded": 199, "running": 1}, 200, 4).plain.startswith("████ 99 %")

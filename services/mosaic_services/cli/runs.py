@@ -9,7 +9,18 @@ import typer
 
 from mosaic_bus.commands import Runs
 from mosaic_bus.messages import RunState, RunStateName
-from mosaic_services.cli.display.output import ago, console, duration, plain, print_json, say, short, state_text, table
+from mosaic_services.cli.display.output import (
+    ago,
+    console,
+    duration,
+    fit_name,
+    plain,
+    print_json,
+    say,
+    short,
+    state_text,
+    table,
+)
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current
 
@@ -17,6 +28,8 @@ __all__ = ["command"]
 
 _WIDE = 110
 _BRIEF = 70
+# Columns of a name in a narrow terminal.
+_NAME = 20
 _ACTIVE = tuple(str(state) for state in RunStateName if not state.final)
 
 
@@ -53,7 +66,7 @@ def command(
     for run in answer.runs:
         rows.add_row(
             short(run.run),
-            plain(run.name),
+            fit_name(run.name, _NAME) if is_narrow else plain(run.name),
             run.worker,
             *([run.group] if with_group else []),
             *([str(run.priority)] if with_priority else []),

@@ -25,13 +25,13 @@ def eta_s(state: RunState, summary: RunSummary, now: float) -> float | None:
     return max(0.0, (now - state.started_at) * (1 - done) / done)
 
 
-def loss(summary: RunSummary) -> float | None:
-    """The newest scalar whose name contains "loss": the policy's if there are several."""
+def loss(summary: RunSummary) -> tuple[str, float] | None:
+    """A scalar whose name contains "loss", with its name: the policy's loss if there are several."""
     names = [name for name in summary.scalars if "loss" in name.lower()]
     if not names:
         return None
     names.sort(key=lambda name: ("policy" not in name.lower() and "actor" not in name.lower(), name))
-    return summary.scalars[names[0]]
+    return names[0], summary.scalars[names[0]]
 
 
 def of_picture(picture: FrameHandle | Frame) -> str:

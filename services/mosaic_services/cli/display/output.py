@@ -27,6 +27,7 @@ __all__ = [
     "clock",
     "console",
     "duration",
+    "fit_name",
     "gpu_list",
     "number",
     "own_tags",
@@ -108,6 +109,15 @@ def state_text(state: str) -> Text:
     from rich.text import Text  # noqa: PLC0415 - start-up time
 
     return Text(str(state), style=STATE_STYLES.get(str(state), ""))
+
+
+def fit_name(name: str, width: int) -> str:
+    """Cut a name in its middle, so that names which differ at their end stay apart."""
+    text = plain(name).replace("\n", " ")
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
 def short(run: str) -> str:

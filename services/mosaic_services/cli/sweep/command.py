@@ -217,8 +217,8 @@ def _print_group(bus: Bus, group: str, limit: int) -> None:
     from mosaic_services.cli.sweep.progress import progress, run_table, why_not  # noqa: PLC0415 - start-up time
 
     state, study = _find(bus, group)
-    rows, metric, total = _rows(bus, state, study, limit)
-    say((state.group, "bold"), "  ", progress(state.counts, total))
+    rows, metric, total, under_way = _rows(bus, state, study, limit)
+    say((state.group, "bold"), "  ", progress(state.counts, total, under_way=under_way))
     console().print(run_table(rows, metric))
     for line in why_not(rows):
         say(line)
@@ -228,7 +228,7 @@ def _print_group(bus: Bus, group: str, limit: int) -> None:
 
 def _document(bus: Bus, group: str, limit: int | None) -> dict[str, Any]:
     state, study = _find(bus, group)
-    rows, _, _ = _rows(bus, state, study, limit or state.total)
+    rows, *_ = _rows(bus, state, study, limit or state.total)
     runs = [
         {
             **row.run.model_dump(mode="json"),
@@ -248,11 +248,12 @@ def _find(bus: Bus, group: str) -> tuple[GroupState, Study | None]:
     return state, find_study(state.group)
 
 
-def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple[list[Row], str, int]:
-    """The best runs of a group, the metric they are ranked by, and how many runs there will be."""
+def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple[list[Row], str, int, float]:
+    """The best runs of a group, their metric, how many runs there will be, and the work done by those that run."""
     from mosaic_services.cli.sweep.progress import Row, best_first  # noqa: PLC0415 - start-up time
     from mosaic_services.cli.wait.group import runs_of, summaries_of  # noqa: PLC0415 - start-up time
     from mosaic_services.comparison.folding import parameters  # noqa: PLC0415 - start-up time
+    from mosaic_services.progress import fraction  # noqa: PLC0415 - start-up time
 
     runs = _without_replaced(bus, runs_of(bus, state.group), state.total)
     summaries = summaries_of(bus, [each.run for each in runs if each.attempt])
@@ -262,7 +263,9 @@ def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple
     ranked = best_first(runs, summaries, metric, lowest=lowest)[:limit]
     values = parameters(_specs(bus, ranked, runs))
     rows = [Row(each, summaries.get(each.run), values[each.run]) for each in ranked]
-    return rows, metric, max(state.total, driver.trials if driver else 0)
+    running = [summaries[each.run] for each in runs if not each.state.final and each.run in summaries]
+    under_way = sum(fraction(each) or 0.0 for each in running)
+    return rows, metric, max(state.total, driver.trials if driver else 0), under_way
 
 
 def _without_replaced(bus: Bus, runs: list[RunState], total: int) -> list[RunState]:

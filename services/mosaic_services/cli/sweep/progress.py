@@ -27,10 +27,13 @@ _REASONS_SHOWN = 10
 _ON_THE_WAY = (RunStateName.PREPARING, RunStateName.STARTING, RunStateName.RUNNING, RunStateName.STOPPING)
 
 
-def progress(counts: dict[str, int], total: int, width: int = _BAR) -> Text:
-    """Write `██████░░ 61 %  37 done · 4 running · 20 queued · 2 failed`."""
+def progress(counts: dict[str, int], total: int, width: int = _BAR, under_way: float = 0.0) -> Text:
+    """Write `██████░░ 61 %  37 done · 4 running · 20 queued · 2 failed`.
+
+    `under_way` is the work that running runs have done, in runs: two that are half done make 1.0.
+    """
     ended = sum(counts.get(state, 0) for state in FINAL_STATES)
-    done = ended / total if total else 0.0
+    done = (ended + under_way) / total if total else 0.0
     parts = [
         ("done", counts.get(RunStateName.SUCCEEDED, 0), "succeeded"),
         ("running", sum(counts.get(state, 0) for state in _ON_THE_WAY), "running"),

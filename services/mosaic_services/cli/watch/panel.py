@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mosaic_bus.messages import AttemptPhase, RunStateName
 from mosaic_services.cli.display.figures import eta_s, loss
-from mosaic_services.cli.display.output import STATE_STYLES, duration, number, plain, short, size
+from mosaic_services.cli.display.output import STATE_STYLES, duration, fit_name, number, plain, short, size
 from mosaic_services.cli.display.plot import bar, sparkline
 from mosaic_services.cli.sweep.progress import progress
 from mosaic_services.progress import fraction
@@ -23,6 +23,8 @@ __all__ = ["header", "run_line", "table"]
 _DIM = "bright_black"
 _USAGE_WIDTH = 14
 _LEAST_TASK = 10
+# Columns of a mean and its spread; without room for both there is the mean alone.
+_RETURN = 12
 _INDENT = "      "
 _WAITING = frozenset({RunStateName.QUEUED, RunStateName.PREPARING, RunStateName.STARTING})
 
@@ -77,6 +79,7 @@ class Columns:
 
     def __init__(self, width: int, *, with_loss: bool) -> None:
         self.width = width
+        self.time = "ETA"
         wide, narrow, tiny = width >= 130, width < 118, width < 90  # noqa: PLR2004 - plain in its place
         self.loss = 8 if with_loss and not tiny else 0
         self.worker = 10 if wide else 8
@@ -99,7 +102,7 @@ class Columns:
             f"{'STEPS/S':>7}  {'RETURN (last 100)':<{self.spark + 14}}",
             f"{'LOSS':>{self.loss - 2}}  " if self.loss else "",
             f"{'CPU':>5} {'RAM':>7} " if self.usage else "",
-            f"{'ETA':>8}",
+            f"{self.time:>8}",
         ]
         return Text("".join(parts), style=_DIM, no_wrap=True, overflow="crop")
 
@@ -111,20 +114,25 @@ def table(view: View, width: int, height: int, now: float, selected: str | None 
         return Group(top, Text("asking…", style=_DIM))
     if view.group is not None:
         top.append(f"\n{view.group.group}  ", style="bold")
-        top.append_text(progress(view.group.counts, view.group.total))
+        under_way = sum(fraction(view.summaries[run.run]) or 0.0 for run in view.active if run.run in view.summaries)
+        top.append_text(progress(view.group.counts, view.group.total, under_way=under_way))
     if not view.runs:
         return Group(top, Text("\nNo runs yet. Start one:  mosaic submit --worker baseline", style="default"))
     runs = [*view.active, *view.final]
-    room = max(1, height - 4 - top.plain.count("\n"))
+    room = max(1, height - 5 - top.plain.count("\n"))
     chosen = next((index for index, run in enumerate(runs) if run.run == selected), 0)
     first = max(0, chosen - room + 1)
     shown = runs[first : first + room]
-    columns = Columns(width, with_loss=any(loss(each) is not None for each in view.summaries.values()))
+    losses = {found[0]: None for run in shown if (it := view.summaries.get(run.run)) and (found := loss(it))}
+    columns = Columns(width, with_loss=bool(losses))
+    columns.time = "ETA" if not shown[-1].state.final else "TOOK" if shown[0].state.final else "ETA/TOOK"
     lines = [run_line(run, view, columns, now, selected=run.run == selected) for run in shown]
     rest = []
     if len(shown) < len(runs):
         left = len(runs) - len(shown)
         rest.append(Text(f"… and {left} more  (mosaic runs)", style=_DIM))
+    if columns.loss:
+        rest.append(Text(f"LOSS: {', '.join(losses)}", style=_DIM, no_wrap=True, overflow="ellipsis"))
     return Group(top, Text(), columns.titles(), *lines, *rest)
 
 
@@ -134,10 +142,10 @@ def run_line(run: RunState, view: View, columns: Columns, now: float, *, selecte
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{short(run.run)}  ", style="bold")
     if columns.name:
-        line.append(_fit(run.name, columns.name) + "  ")
+        line.append(_fit(fit_name(run.name, columns.name), columns.name) + "  ")
     line.append(_fit(run.worker, columns.worker) + "  ")
     # Without room for both, the name: runs of a sweep have the same task.
-    task = run.name if not columns.name else summary.task if summary else ""
+    task = fit_name(run.name, columns.task) if not columns.name else summary.task if summary else ""
     line.append(_fit(task or "", columns.task) + "  ")
     if run.state in _WAITING or summary is None:
         line.append(f"{run.state}: ", style=STATE_STYLES.get(run.state, ""))
@@ -156,13 +164,15 @@ def _append_figures(line: Text, run: RunState, summary: RunSummary, view: View, 
         line.append(_progress(summary, columns.bar), style="cyan")
     else:
         line.append(_fit(str(run.state), columns.bar + 7), style=style)
-    line.append(f"{summary.steps_per_s:>7,.0f}  " if run.state is RunStateName.RUNNING else " " * 9)
+    line.append(f"{_rate(summary.steps_per_s):>7}  " if run.state is RunStateName.RUNNING else " " * 9)
     line.append(_fit(sparkline(summary.returns, columns.spark), columns.spark) + " ", style="green")
     mean = "" if summary.return_mean is None else number(summary.return_mean)
     spread = "" if summary.return_std is None else f" ±{_brief(summary.return_std)}"
-    line.append(f"{mean + spread:<12} ")
+    both = mean + spread
+    line.append(_fit(both if len(both) <= _RETURN else mean, _RETURN) + " ")
     if columns.loss:
-        line.append(f"{number(loss(summary)):>{columns.loss - 2}}  ")
+        found = loss(summary)
+        line.append(f"{number(found[1]) if found else '':>{columns.loss - 2}}  ")
     if columns.usage:
         usage = view.usage(run.run) if not run.state.final else None
         line.append(f"{usage.cpu_percent:>4.0f}% {size(usage.rss_mb):>7} " if usage else " " * 14)
@@ -184,6 +194,10 @@ def _progress(summary: RunSummary, width: int) -> str:
     if done is None:
         return _fit(f"step {summary.step:,}", width + 7)
     return f"{bar(done, width)} {done * 100:>3.0f} % "
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value < 999_999.5 else f"{value / 1e6:.1f} M"  # noqa: PLR2004 - seven columns
 
 
 def _brief(value: float) -> str:
