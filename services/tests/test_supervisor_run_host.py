@@ -17,11 +17,11 @@ import psutil
 import pytest
 from stack import wait_until
 
-from mosaic_bus.messages import FailureCategory, Limits, RunSpec
+from mosaic_bus.messages import FailureCategory, RunSpec
 from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement, layout
 from mosaic_services.home import StackHome
 from mosaic_services.processes import MARK, is_alive
-from mosaic_services.supervisor import run_host, run_hosts
+from mosaic_services.supervisor import channel, run_host, run_hosts
 from mosaic_services.supervisor.usage import UsageMeter
 
 if TYPE_CHECKING:
@@ -49,14 +49,23 @@ class Attempt:
     """An attempt folder with a script as its worker."""
 
     def __init__(
-        self, folder: Path, script: str, grace_s: float = 5.0, argv: list[str] | None = None, **limits: float
+        self,
+        folder: Path,
+        script: str,
+        grace_s: float = 5.0,
+        argv: list[str] | None = None,
+        *,
+        interactive: bool = False,
+        **limits: float,
     ) -> None:
         home = StackHome.find(folder)
         home.create()
         self.folder = AttemptFolder(home, AttemptKey("01RUN", 1))
-        self.folder.place(Placement("test", RunSpec(worker="script")))
+        asked = {"grace_s": grace_s, "limits": limits, "interactive": interactive}
+        placement = Placement("test", RunSpec.model_validate({"worker": "script", **asked}))
+        self.folder.place(placement)
         mark = {MARK: self.folder.process_mark, "PATH": os.environ["PATH"]}
-        self.folder.order(argv or [sys.executable, "-I", "-S", "-c", script], grace_s, Limits.model_validate(limits))
+        self.folder.order(placement, argv or [sys.executable, "-I", "-S", "-c", script], [], can_resume=False)
         self.environ = mark
         self.host: subprocess.Popen[bytes] | None = None
 
@@ -546,3 +555,60 @@ def test_limits_are_looked_at_only_when_it_matters(tmp_path, monkeypatch):
 )
 def test_lengths_of_time_are_written_for_people(seconds, text):
     assert run_host.duration(seconds) == text
+
+
+def test_stdin_of_an_interactive_attempt_stays_open_whoever_writes_and_goes_with_it(attempt):
+    one = attempt("import sys\nfor line in sys.stdin: print('heard', line, end='', flush=True)", interactive=True)
+    host = one.start()
+    wait_until("the pipe is there", one.folder.stdin.exists)
+    for number in range(3):
+        # Each is a writer of its own, which comes and goes as supervisors do.
+        channel.tell(one.folder.stdin, b"%d\n" % number)
+        wait_until("heard", lambda number=number: f"heard {number}\n" in one.journal())
+    host.terminate()
+    assert host.wait(30) == 0
+    assert one.exit_record()["signal"] == signal.SIGTERM
+    assert not one.folder.stdin.exists()
+
+
+def test_stdin_of_any_other_attempt_is_empty(attempt):
+    one = attempt("import sys; print(repr(sys.stdin.read()))")
+    one.run()
+    assert one.journal() == "''\n"
+
+
+def test_run_host_that_is_paused_and_continued_goes_on_watching(attempt):
+    """CPython 3.11's `sigtimedwait` returns a signal that nobody sent when it is interrupted past its time-out."""
+    one = attempt("import time; print('up', flush=True); time.sleep(1000)")
+    host = one.start()
+    wait_until("up", one.journal)
+    for _ in range(2):
+        paused_at = time.monotonic()
+        host.send_signal(signal.SIGSTOP)
+        # Past the second that it waits for a signal at most.
+        wait_until("paused for long", lambda at=paused_at: time.monotonic() - at > 1.5)
+        host.send_signal(signal.SIGCONT)
+    process = psutil.Process(host.pid)
+    slept = process.num_ctx_switches().voluntary
+    wait_until(
+        "it has looked again", lambda: host.poll() is not None or process.num_ctx_switches().voluntary > slept + 2
+    )
+    assert host.poll() is None
+    host.terminate()
+    assert host.wait(30) == 0
+    assert one.exit_record()["stopped"] is True
+
+
+def test_worker_that_is_paused_and_continued_ends_as_it_would_have(attempt):
+    one = attempt("import time; print('up', flush=True); time.sleep(0.5)")
+    host = one.start()
+    wait_until("up", one.journal)
+    (worker,) = psutil.Process(host.pid).children()
+    worker.suspend()
+    wait_until("paused", lambda: worker.status() == psutil.STATUS_STOPPED)
+    paused_at = time.monotonic()
+    wait_until("paused past its own end", lambda: time.monotonic() - paused_at > 1.5)
+    assert host.poll() is None
+    worker.resume()
+    assert host.wait(30) == 0
+    assert (one.exit_record()["code"], one.exit_record()["stopped"]) == (0, False)

@@ -22,7 +22,7 @@ from mosaic_services import processes
 from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
 from mosaic_services.environments import Environment, Profile, Recipe
 from mosaic_services.home import StackHome
-from mosaic_services.supervisor import run_hosts, templates
+from mosaic_services.supervisor import channel, run_hosts, templates
 from mosaic_services.supervisor.templates import Template, TemplateError, Templates
 
 if TYPE_CHECKING:
@@ -83,10 +83,12 @@ class Probe:
         recipe = Recipe("probe", self.site, "probe", {"default": profile})
         return Environment(recipe, "default", Path(sys.executable), Path(sys.prefix), site or self.site)
 
-    def place(self, grace_s: float = 5.0) -> tuple[AttemptFolder, dict[str, str]]:
+    def place(self, grace_s: float = 5.0, *, interactive: bool = False) -> tuple[AttemptFolder, dict[str, str]]:
         folder = AttemptFolder(self.home, AttemptKey(f"01RUN{len(self.attempts)}", 1))
-        folder.place(Placement("test", RunSpec(worker="probe")))
-        folder.order(self.environment().command("--config", str(folder.path / "worker.json")), grace_s)
+        placement = Placement("test", RunSpec(worker="probe", grace_s=grace_s, interactive=interactive))
+        folder.place(placement)
+        argv = self.environment().command("--config", str(folder.path / "worker.json"))
+        folder.order(placement, argv, [], can_resume=False)
         self.attempts.append(folder)
         mark = folder.process_mark
         return folder, {**self.environment().environ(), "MOSAIC_RUN_DIR": mark, processes.MARK: mark}
@@ -390,6 +392,21 @@ def test_killed_run_host_takes_the_warm_worker_along_and_the_sweep_takes_the_res
         assert not is_running(spawned)
         assert not is_running(forked)
         assert is_running(template.process.pid), "the template is nobody's run"
+
+    one.with_template(scenario)
+
+
+def test_interactive_run_that_is_forked_reads_its_own_stdin(probe):
+    one = probe("import os; print('heard', open(os.dup(0)).readline(), end='', flush=True)")
+
+    async def scenario(template: Template) -> None:
+        folder, environ = one.place(interactive=True)
+        await template.fork(folder, environ)
+        await until("the pipe is there", folder.stdin.exists)
+        channel.tell(folder.stdin, b"a line\n")
+        await ended(folder)
+        assert journal(folder) == "heard a line\n"
+        assert (record(folder)["code"], folder.stdin.exists()) == (0, False)
 
     one.with_template(scenario)
 

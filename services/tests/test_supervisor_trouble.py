@@ -188,11 +188,12 @@ def test_run_is_refused_for_the_moment_by_a_disk_that_is_nearly_full_and_fails_c
 
     async def ensure(*_: object) -> SimpleNamespace:
         fill(small_disk, 0)
-        return SimpleNamespace(environ=lambda _: {}, command=lambda *_: ["x"], description=None)
+        return SimpleNamespace(environ=lambda *_: {}, command=lambda *_: ["x"], description=None)
 
     async def story() -> Attempts:
         attempts, _ = attempts_in(tmp_path, lambda task, _: tasks.append(task))
-        attempts._builder.get, attempts._builder.ensure = (lambda *_: None), ensure
+        builder = attempts._preparation._builder
+        builder.get, builder.ensure = (lambda *_: None), ensure
         placement = Placement("n", RunSpec(worker="x"))
         await attempts.place(late, placement)
         fill(small_disk, 100_000)

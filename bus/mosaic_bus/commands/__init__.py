@@ -46,6 +46,7 @@ from mosaic_bus.commands.supervisor import (
     Place,
     Resend,
     Stop,
+    Tell,
     WatchFrames,
     WatchFramesResult,
 )
@@ -124,6 +125,7 @@ __all__ = [
     "SubmittedMany",
     "Summaries",
     "SummariesResult",
+    "Tell",
     "WatchFrames",
     "WatchFramesResult",
     "Why",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mosaic_bus.commands.common import Ack, Command
 from mosaic_bus.messages import AttemptNumber, Checkpoint, FrameHandle, Input, Model, RunId, RunSpec, StreamKind
 
 __all__ = [
+    "MAX_TELL_BYTES",
     "Describe",
     "Description",
     "Detach",
@@ -20,9 +21,14 @@ __all__ = [
     "Place",
     "Resend",
     "Stop",
+    "Tell",
     "WatchFrames",
     "WatchFramesResult",
 ]
+
+
+# Longest line that `tell` takes, without its newline. A line is written to the worker's stdin whole or not at all.
+MAX_TELL_BYTES = 64 * 1024 - 1
 
 
 class Place(Command[Ack]):
@@ -55,6 +61,31 @@ class Stop(Command[Ack]):
     run: RunId
     attempt: AttemptNumber
     reason: str
+
+
+class Tell(Command[Ack]):
+    """Write a line to the stdin of an interactive attempt. The worker's answer is an event in its journal.
+
+    A line is at most 65,535 bytes of UTF-8. The pipe holds 256 KiB; while the worker reads, 92 KiB may wait there for
+    any line to fit. Refused with `unknown_attempt`, `not_interactive`, `not_started`, `already_ended`, and with
+    `not_reading` if the pipe has no room for the whole line. If the supervisor is killed before it has acknowledged a
+    line, and the line is sent again, the worker may read it twice.
+    """
+
+    name: ClassVar[str] = "tell"
+    result: ClassVar[type[Model]] = Ack
+    run: RunId
+    attempt: AttemptNumber
+    line: str = Field(min_length=1, description="without a newline")
+
+    @field_validator("line")
+    @classmethod
+    def _is_one_line(cls, line: str) -> str:
+        if "\n" in line:
+            raise ValueError("a line has no newline in it")
+        if (length := len(line.encode())) > MAX_TELL_BYTES:
+            raise ValueError(f"a line has at most {MAX_TELL_BYTES} bytes, not {length}")
+        return line
 
 
 class Forget(Command[Ack]):

@@ -13,7 +13,7 @@ from pydantic import Field, FiniteFloat
 
 from mosaic_bus.commands import FrameStream, FrameStreamsResult
 from mosaic_bus.logs import Logger
-from mosaic_bus.messages import Checkpoint, ExitReport, Limits, Model, RunSpec
+from mosaic_bus.messages import Checkpoint, ExitReport, Model, RunSpec
 from mosaic_services.attempt_folder import layout
 from mosaic_services.attempt_folder.ending import explain, last_lines
 from mosaic_services.attempt_folder.layout import write_json
@@ -114,6 +114,11 @@ class AttemptFolder:
         return self.path / layout.JOURNAL
 
     @property
+    def stdin(self) -> Path:
+        """The FIFO that an interactive worker reads, while its run host is there."""
+        return self.path / layout.STDIN
+
+    @property
     def log(self) -> Path:
         """What the worker and its libraries write to stderr."""
         return self.path / layout.LOG
@@ -135,20 +140,6 @@ class AttemptFolder:
                 "resume": resume.model_dump() if resume else None,
             },
         )
-        order = {
-            "run_id": self.key.run,
-            "run_name": placement.name,
-            "attempt": self.key.attempt,
-            "metadata": {
-                "worker": {"name": spec.worker, "profile": spec.profile, "config": spec.config},
-            },
-        }
-        if resume is not None and os.path.exists(resume.path):  # noqa: PTH110 - what cannot be looked at is not there
-            order["resume"] = resume.model_dump()
-        elif resume is not None:
-            with self.log.open("a") as log:
-                log.write(f"mosaic: checkpoint {resume.path} is not on this host: starting from the beginning\n")
-        write_json(str(self.path / layout.WORKER), order)
         self._note.touch()
 
     def placed(self) -> Placement | None:
@@ -159,13 +150,34 @@ class AttemptFolder:
         resume = Checkpoint.model_validate(found["resume"]) if found.get("resume") else None
         return Placement(found["name"], RunSpec.model_validate(found["spec"]), found.get("gpus", {}), resume)
 
-    def order(self, argv: list[str], grace_s: float, limits: Limits | None = None, *, can_resume: bool = False) -> None:
-        """Write what the run host is to start; the environment variables, secrets perhaps, are not left on disk."""
+    def order(self, placement: Placement, argv: list[str], uses: list[dict[str, Any]], *, can_resume: bool) -> None:
+        """Write what the worker and the run host are given.
+
+        The environment variables are not among it: there may be secrets in them, which are not left on disk.
+        """
+        spec, resume = placement.spec, placement.resume
+        document: dict[str, Any] = {
+            "run_id": self.key.run,
+            "run_name": placement.name,
+            "attempt": self.key.attempt,
+            "metadata": {"worker": {"name": spec.worker, "profile": spec.profile, "config": spec.config}},
+        }
+        if spec.interactive:
+            document["interactive"] = True
+        if uses:
+            document["uses"] = uses
+        if resume is not None and os.path.exists(resume.path):  # noqa: PTH110 - what cannot be looked at is not there
+            document["resume"] = resume.model_dump()
+        elif resume is not None:
+            with self.log.open("a") as log:
+                log.write(f"mosaic: checkpoint {resume.path} is not on this host: starting from the beginning\n")
+        write_json(str(self.path / layout.WORKER), document)
         content = {
             "argv": argv,
             "cwd": str(self.path),
-            "grace_s": grace_s,
-            "limits": limits.model_dump() if limits else {},
+            "grace_s": spec.grace_s,
+            "limits": spec.limits.model_dump(),
+            "interactive": spec.interactive,
             "can_resume": can_resume,
         }
         write_json(str(self.path / layout.ATTEMPT), content)
@@ -218,6 +230,7 @@ class AttemptFolder:
     def end_without_start(self, report: ExitReport) -> None:
         """Record the end of an attempt that no run host has ended: it never started, or its run host died."""
         write_json(str(self.path / layout.EXIT), report.model_dump(mode="json"))
+        self.stdin.unlink(missing_ok=True)
 
     def exit(self) -> ExitReport | None:
         """How it ended, with a reason in words; None while it has not.

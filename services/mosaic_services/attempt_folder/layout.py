@@ -21,6 +21,8 @@ HOST_ERRORS = "host-errors.txt"
 FAMILY = "family.json"
 WARNINGS = "warnings.json"
 EXIT = "exit.json"
+# A FIFO, made by the run host of an interactive attempt: the worker's stdin.
+STDIN = "stdin.fifo"
 # Written by the worker, through its stdout and stderr.
 JOURNAL = "journal.jsonl"
 LOG = "log.txt"
@@ -28,6 +30,9 @@ LOG = "log.txt"
 # A log keeps its head and its tail; the run host gives the middle back to the disk.
 LOG_HEAD_BYTES = 16 * 1024 * 1024
 LOG_TAIL_BYTES = 1024 * 1024
+# What a FIFO can hold. Linux lets one user have 64 MiB of pipes: enough for 256 interactive attempts, and further ones
+# get smaller pipes.
+STDIN_BYTES = 256 * 1024
 
 _DEAD = (b"Z", b"X")
 

@@ -17,13 +17,16 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
 from mosaic_services.environments import upstreams
 from mosaic_services.environments.errors import BuildError
 from mosaic_services.environments.recipes import KIT_FOLDER, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Environment", "cache_folder", "find_python", "lock_of", "note_of", "source_files", "status"]
 
@@ -104,21 +107,28 @@ class Environment:
         """The command line of the worker."""
         return [str(self.python), "-m", f"{self.recipe.package}.cli", *arguments]
 
-    def environ(self, threads: int = 1) -> dict[str, str]:
-        """The environment variables of the worker: ours, less what belongs to the service's own Python.
+    def environ(self, threads: int = 1, pythonpath: Iterable[str] = ()) -> dict[str, str]:
+        """The environment variables of the worker: ours, less what belongs to the service's own Python."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
+        return {**kept, **self.variables(threads, pythonpath)}
+
+    def variables(self, threads: int = 1, pythonpath: Iterable[str] = ()) -> dict[str, str]:
+        """The variables that make a process one of this environment.
 
         Libraries compute with so many threads, unless the user or the profile says otherwise. By themselves they take
         one for every core of the machine: threads of several runs that wait for each other then use up all of it.
         """
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
-        kept["PATH"] = f"{self.venv / 'bin'}:{kept.get('PATH', os.defpath)}"
         # Modules of the user's own, such as environments: behind the worker's, which they cannot shadow.
-        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.site), os.environ.get(_OWN_MODULES)]))
-        kept["PYTHONUNBUFFERED"] = "1"
-        kept["OMP_NUM_THREADS"] = kept.get("OMP_NUM_THREADS") or str(threads)
+        folders = [str(self.site), *pythonpath, os.environ.get(_OWN_MODULES)]
+        own = {
+            "PATH": f"{self.venv / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+            "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads),
+        }
         if self.upstream is not None:
-            kept[upstreams.VARIABLE] = str(self.upstream)
-        return {**kept, **self.recipe.profiles[self.profile].env}
+            own[upstreams.VARIABLE] = str(self.upstream)
+        return {**own, **self.recipe.profiles[self.profile].env}
 
 
 def status(recipe: Recipe, profile: str) -> Environment:

@@ -14,11 +14,13 @@ from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase, AttemptReport, FailureCategory, StreamId, Usage
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
-from mosaic_services.processes import MARK, is_alive
-from mosaic_services.supervisor import machine, run_hosts
-from mosaic_services.supervisor.builder import Builder, BuildFailedError
+from mosaic_services.processes import is_alive
+from mosaic_services.supervisor import channel, machine, run_hosts
+from mosaic_services.supervisor.builder import BuildFailedError
 from mosaic_services.supervisor.checkpoints import last_checkpoint
 from mosaic_services.supervisor.frames import FASTLANE_DIR
+from mosaic_services.supervisor.journal_watch import JournalWatch
+from mosaic_services.supervisor.preparation import Preparation
 from mosaic_services.supervisor.wakeup import WakeUp
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from mosaic_services.environments import Environment
     from mosaic_services.home import StackHome
     from mosaic_services.supervisor.bridge import Bridge, Stream
+    from mosaic_services.supervisor.builder import Builder
     from mosaic_services.supervisor.frames import Frames
     from mosaic_services.supervisor.templates import Templates
 
@@ -45,6 +48,7 @@ class Tracked:
 
     def __init__(self, folder: AttemptFolder, placement: Placement) -> None:
         self.folder = folder
+        self.placement = placement
         self.spec = placement.spec
         self.gpus = placement.gpus
         self.streams: list[Stream] = []
@@ -76,7 +80,6 @@ class Attempts:
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         self.home = home
-        self.gpus = gpus
         self.machine = machine.Machine()
         self.tracked: dict[AttemptKey, Tracked] = {}
         # Set when a phase has changed, when a stream begins or ends, and when something happened to an attempt.
@@ -85,9 +88,10 @@ class Attempts:
         self.stirred = WakeUp()
         self.warm_starts = 0
         self.cold_starts = 0
-        self._builder = builder
+        self._preparation = Preparation(builder, gpus)
         self._templates = templates
         self._bridge = bridge
+        self._journals = JournalWatch(bridge.look)
         self._frames = frames
         self._spawn = spawn
         self._children: set[subprocess.Popen[bytes]] = set()
@@ -99,7 +103,7 @@ class Attempts:
     async def place(self, key: AttemptKey, placement: Placement) -> bool:
         """Take on an attempt; False if it is here already."""
         folder = AttemptFolder(self.home, key)
-        await asyncio.to_thread(self._builder.get, placement.spec.worker, placement.spec.profile)
+        await asyncio.to_thread(self._preparation.require_environments, placement.spec)
         # From here to the machine without a pause: the same attempt may be placed twice at the same time.
         if key in self.tracked:
             return False
@@ -109,7 +113,7 @@ class Attempts:
                 f"attempt {key.attempt} of {key.run} has ended here before",
                 RefusalDetails(run=key.run),
             )
-        self._require_gpus(placement.gpus)
+        self._preparation.require_gpus(placement.gpus)
         try:
             folder.place(placement)
         except OSError as error:
@@ -134,6 +138,24 @@ class Attempts:
         if self.is_ended(key):
             self.tracked[key].folder.mark("forgotten")
         await self.do(machine.Forgotten(key))
+
+    def tell(self, key: AttemptKey, line: str) -> None:
+        """Write a line to the stdin of an interactive attempt, or refuse to."""
+        tracked = self.tracked.get(key)
+        if tracked is None:
+            ended = AttemptFolder(self.home, key).has_exit()
+            raise _no_channel(key, RefusalCode.ALREADY_ENDED if ended else RefusalCode.UNKNOWN_ATTEMPT)
+        if not tracked.spec.interactive:
+            raise _no_channel(key, RefusalCode.NOT_INTERACTIVE)
+        if self.is_ended(key):
+            raise _no_channel(key, RefusalCode.ALREADY_ENDED)
+        try:
+            channel.tell(tracked.folder.stdin, line.encode() + b"\n")
+        except channel.ChannelFullError as error:
+            raise _no_channel(key, RefusalCode.NOT_READING, str(error)) from None
+        except channel.ChannelClosedError:
+            early = self.machine.attempts[key].phase in (AttemptPhase.PREPARING, AttemptPhase.STARTING)
+            raise _no_channel(key, RefusalCode.NOT_STARTED if early else RefusalCode.ALREADY_ENDED) from None
 
     async def adopt_all(self) -> None:
         """Take over what an earlier supervisor left."""
@@ -182,6 +204,8 @@ class Attempts:
             stream = StreamId(run=folder.key.run, attempt=folder.key.attempt, kind=kind)  # type: ignore[arg-type]
             opened = self._bridge.open(stream, str(path), time.monotonic(), adopted=adopted)
             self.tracked[folder.key].streams.append(opened)
+            if placement.spec.interactive and kind == "journal":
+                self._journals.add(stream, path)
         self.streams_changed.set()
 
     async def _adopt(self, folder: AttemptFolder) -> None:
@@ -249,6 +273,7 @@ class Attempts:
     def _close_streams(self, tracked: Tracked) -> None:
         for stream in tracked.streams:
             self._bridge.close(stream.id)
+            self._journals.forget(stream.id)
         tracked.streams = []
 
     def _end_frames(self, key: AttemptKey) -> None:
@@ -288,25 +313,7 @@ class Attempts:
 
     async def _prepare(self, key: AttemptKey, tracked: Tracked) -> None:
         try:
-            self._require_gpus(tracked.gpus)  # Since it was placed, a supervisor with fewer may have been started.
-            environment = await self._builder.ensure(tracked.spec.worker, tracked.spec.profile)
-            own = {
-                "MOSAIC_RUN_ID": key.run,
-                "MOSAIC_ATTEMPT": str(key.attempt),
-                "MOSAIC_RUN_DIR": str(tracked.folder.path),
-                MARK: tracked.folder.process_mark,
-            }
-            tracked.environment = environment
-            threads = max(1, int(tracked.spec.resources.cpus))
-            tracked.environ = {**environment.environ(threads), **own, **self._gpu_environ(tracked.gpus)}
-            argv = environment.command("--config", str(tracked.folder.path / "worker.json"))
-            capabilities = (environment.description or {}).get("capabilities", {})
-            tracked.folder.order(
-                argv,
-                tracked.spec.grace_s,
-                tracked.spec.limits,
-                can_resume=bool(capabilities.get("supports_resume")),
-            )
+            tracked.environment, tracked.environ = await self._preparation.prepare(tracked.folder, tracked.placement)
         except Exception as error:
             if not isinstance(error, BuildFailedError | CommandRefusedError | OSError):
                 _log.exception("cannot prepare", attempt=str(key))
@@ -318,20 +325,6 @@ class Attempts:
             await self.do(machine.PrepareFailed(key, reason, category, time.time()))
         else:
             await self.do(machine.Prepared(key))
-
-    def _require_gpus(self, gpus: dict[str, float]) -> None:
-        """Refuse what was decided by an older inventory, for the moment: the scheduler will have the new one soon."""
-        missing = [each for each in gpus if each not in self.gpus]
-        if missing:
-            there = ", ".join(sorted(self.gpus)) or "none"
-            why = f"GPU {', '.join(missing)} is not on this host, which has {there}"
-            raise CommandRefusedError(RefusalCode.HOST_UNAVAILABLE, why)
-
-    def _gpu_environ(self, gpus: dict[str, float]) -> dict[str, str]:
-        """Let a run see the GPUs that it was given, and no other."""
-        if not self.gpus:
-            return {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     async def _start(self, tracked: Tracked) -> None:
         tracked.start_deadline = math.inf  # While a template is asked, no run host is missing.
@@ -369,10 +362,9 @@ class Attempts:
 
     def _report(self, key: AttemptKey, tracked: Tracked) -> AttemptReport:
         attempt = self.machine.attempts[key]
-        progress = self._builder.progress(tracked.spec.worker, tracked.spec.profile)
         detail = ""
-        if attempt.phase is AttemptPhase.PREPARING and progress is not None:
-            detail = f"{progress.step} {progress.percent:.0f} %"
+        if attempt.phase is AttemptPhase.PREPARING:
+            detail = self._preparation.progress(tracked.spec)
         return AttemptReport(
             run=key.run,
             attempt=key.attempt,
@@ -386,3 +378,8 @@ class Attempts:
             warnings=tracked.warnings,
             warm=bool(tracked.host and tracked.host.get("warm")),
         )
+
+
+def _no_channel(key: AttemptKey, code: RefusalCode, more: str = "") -> CommandRefusedError:
+    said = f"attempt {key.attempt} of {key.run}: {code.meaning}"
+    return CommandRefusedError(code, f"{said} ({more})" if more else said, RefusalDetails(run=key.run))

@@ -167,14 +167,7 @@ class Bridge:
             is_urgent = (stream.ended or stream.repair is not None) and not stream.is_troubled
             if now + self._look_s / 2 < stream.look_at and not is_urgent:
                 continue
-            stream.is_held_up = False
-            try:
-                carried = self._pump_stream(stream, now, window, alive=alive)
-                stream.is_troubled = False
-            except OSError as error:
-                carried = 0
-                self._leave_alone(stream, error)
-            stream.is_busy = carried > 0
+            carried = self._turn(stream, now, window, alive=alive)
             stream.look_at = now + (linger if carried else rest)
             if carried > self._limits.chunk // 2:
                 stream.look_at, wait = now, 0.0
@@ -183,6 +176,24 @@ class Bridge:
             elif stream.is_troubled:
                 stream.look_at = now + _LONGEST_WAIT_S
         return wait
+
+    def look(self, stream_id: StreamId, now: float) -> None:
+        """Give one stream a turn at once: something was written to its file."""
+        stream = self.streams.get(stream_id)
+        if stream is not None and not stream.drained and not stream.is_troubled:
+            self._turn(stream, now, self._window, alive=self.store_is_alive(now))
+
+    def _turn(self, stream: Stream, now: float, window: int, *, alive: bool) -> int:
+        """Carry what there is to carry, within bounds; return how many bytes."""
+        stream.is_held_up = False
+        try:
+            carried = self._pump_stream(stream, now, window, alive=alive)
+            stream.is_troubled = False
+        except OSError as error:
+            carried = 0
+            self._leave_alone(stream, error)
+        stream.is_busy = carried > 0
+        return carried
 
     def _leave_alone(self, stream: Stream, error: OSError) -> None:
         """A file that cannot be read, or not now, holds up its own stream; it is tried again a little later."""

@@ -4,11 +4,12 @@ It is started by path (`python -I -S run_host.py FOLDER`) and imports only the s
 in milliseconds and nothing else can break it. What it promises:
 
 - the worker's stdout is the journal and its stderr the log, both files: no reader can block it;
+- the stdin of an interactive attempt is a FIFO that stays open, whether there is a supervisor or not;
 - it is the subreaper of everything below it, so no descendant escapes, not even by a new session;
 - SIGTERM is passed on to the worker's process group; after the grace period all descendants are killed;
 - an attempt that reaches a limit, of memory or of time, is stopped in the same way, after a warning at 80 %;
 - if it is itself killed, the worker dies with it (PDEATHSIG);
-- `exit.json` appears, whole and last, when nothing of the attempt is left, pictures in shared memory included.
+- `exit.json` appears, whole and last, when nothing of the attempt is left, frames in shared memory included.
 
 In a warm start the same code, with the same promises, runs in a process that was forked from a template (see
 `mosaic_worker.template`).
@@ -19,6 +20,7 @@ import ctypes
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -66,6 +68,10 @@ LOOK_EVERY_S = 1.0
 LOOK_SHARE = 0.02
 _MEMORY_PAGE = os.sysconf("SC_PAGE_SIZE")
 _MINUTE_S = 60
+_F_SETPIPE_SZ = 1031
+# Size of `struct signalfd_siginfo`, which begins with the signal's number; and that of glibc's `sigset_t`.
+_SIGNAL_INFO_BYTES = 128
+_SIGSET_BYTES = 128
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -185,6 +191,40 @@ def step_back() -> None:
         file.write(str(WORKER_NICE))
 
 
+def open_signals() -> int:
+    """Return a descriptor from which the signals that were sent to this process can be read; they must be blocked.
+
+    Not `signal.sigtimedwait`: in a process that is paused and continued it may return a signal that was never sent.
+    """
+    wanted = ctypes.create_string_buffer(_SIGSET_BYTES)
+    libc.sigemptyset(wanted)
+    for number in SIGNALS:
+        libc.sigaddset(wanted, int(number))
+    signals: int = libc.signalfd(-1, wanted, os.O_NONBLOCK | os.O_CLOEXEC)
+    if signals < 0:
+        raise OSError(ctypes.get_errno(), "signalfd")
+    return signals
+
+
+def next_signal(signals: int, seconds: float) -> int | None:
+    """Wait for a signal; None if there is none within that time."""
+    if not select.select([signals], [], [], seconds)[0]:
+        return None
+    return int.from_bytes(os.read(signals, _SIGNAL_INFO_BYTES)[:4], sys.byteorder)
+
+
+def open_stdin() -> int:
+    """Make the FIFO of an interactive attempt, and open both its ends.
+
+    While this process holds them, the worker reads no end of file and the supervisor can write, whoever else ends.
+    """
+    os.mkfifo(layout.STDIN, 0o600)
+    fifo = os.open(layout.STDIN, os.O_RDWR)
+    with contextlib.suppress(OSError):  # The user may have too many pipes. This one then holds less.
+        fcntl.fcntl(fifo, _F_SETPIPE_SZ, layout.STDIN_BYTES)
+    return fifo
+
+
 class Forked(BaseException):
     """Leaves the run host's code in the process that is to be the worker, and is a fork of a template."""
 
@@ -206,7 +246,7 @@ def start_worker(order: dict[str, Any]) -> int:
             os._exit(1)
         step_back()
         files = (
-            os.open(os.devnull, os.O_RDONLY),
+            os.open(layout.STDIN if order.get("interactive") else os.devnull, os.O_RDONLY),
             os.open(layout.JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
             os.open(layout.LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
         )
@@ -231,6 +271,8 @@ class Host:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.grace_s = float(order["grace_s"])
+        self.signals = open_signals()
+        self.stdin = open_stdin() if order.get("interactive") else None
         self.worker = start_worker(order)
         self.status: int | None = None
         self.max_rss_kb = 0
@@ -261,8 +303,7 @@ class Host:
             left = 1.0 if self.kill_at is None else min(1.0, max(0.01, self.kill_at - now))
             if not self.ending:
                 left = min(left, max(0.0, self.limits.look_at - time.monotonic()))
-            info = signal.sigtimedwait(SIGNALS, left)
-            if info is not None and info.si_signo != signal.SIGCHLD:
+            if next_signal(self.signals, left) in STOP_SIGNALS:
                 self.stop()
 
     @property
@@ -358,7 +399,7 @@ def record(ending: dict[str, Any]) -> None:
             time.sleep(1.0)
 
 
-def remove_pictures(folder: str | None) -> None:
+def remove_frames(folder: str | None) -> None:
     """Remove the worker's folder in shared memory, which is memory, even if no supervisor is there to do it."""
     if not folder:
         return
@@ -391,7 +432,9 @@ def main(folder: str, environ: dict[str, str] | None = None) -> int:
     layout.write_json(layout.HOST, {**who, "started_at": started_at, "warm": order["warm"]})
     host = Host(order)
     host.watch()
-    remove_pictures(order["environ"].get("MOSAIC_FASTLANE_DIR"))
+    remove_frames(order["environ"].get("MOSAIC_FASTLANE_DIR"))
+    with contextlib.suppress(OSError):
+        os.unlink(layout.STDIN)
     status = host.status if host.status is not None else 0
     limit, reason = host.reached or (None, "")
     record(

@@ -22,6 +22,7 @@ from mosaic_bus.commands import (
     Place,
     Resend,
     Stop,
+    Tell,
     WatchFrames,
     WatchFramesResult,
 )
@@ -97,6 +98,7 @@ class SupervisorService(Service):
         self._bad_reports = 0
         self.handle(Place, self._on_place)
         self.handle(Stop, self._on_stop)
+        self.handle(Tell, self._on_tell)
         self.handle(Forget, self._on_forget)
         self.handle(Resend, self._on_resend)
         self.handle(Describe, self._on_describe)
@@ -178,6 +180,10 @@ class SupervisorService(Service):
 
     async def _on_stop(self, command: Stop) -> Ack:
         await self.attempts.stop(AttemptKey(command.run, command.attempt), command.reason)
+        return Ack()
+
+    async def _on_tell(self, command: Tell) -> Ack:
+        self.attempts.tell(AttemptKey(command.run, command.attempt), command.line)
         return Ack()
 
     async def _on_forget(self, command: Forget) -> Ack:

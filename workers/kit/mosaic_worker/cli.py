@@ -19,7 +19,7 @@ from mosaic_worker.emitter import Emitter
 from mosaic_worker.encoding import encode
 from mosaic_worker.errors import ConfigError, InfrastructureError, RunCancelled, StdoutError, WorkerError
 from mosaic_worker.heartbeat import Heartbeat
-from mosaic_worker.interactive import InteractiveWorker, serve
+from mosaic_worker.interactive import InteractiveWorker, serve, write_line
 from mosaic_worker.metadata import WorkerMetadata
 from mosaic_worker.stdout import protect_stdin, protect_stdout
 from mosaic_worker.stop import EXIT_STOPPED, Stop
@@ -100,7 +100,7 @@ def _main(
         return _dry_run(metadata, arguments.config, journal, preflight)
     if arguments.interactive:
         return _serve(metadata, interactive, arguments.config, journal)
-    return _run(metadata, run, arguments.config, journal, raise_in_main=raise_in_main, preflight=preflight)
+    return _run(metadata, run, interactive, arguments.config, journal, raise_in_main=raise_in_main, preflight=preflight)
 
 
 def _parser(metadata: WorkerMetadata) -> argparse.ArgumentParser:
@@ -132,8 +132,7 @@ def _dry_run(metadata: WorkerMetadata, path: Path, journal: int, preflight: Pref
     return EXIT_COMPLETED if answer["ok"] else EXIT_REFUSED
 
 
-def _context(metadata: WorkerMetadata, path: Path, emitter: Emitter, stop: Stop) -> RunContext[WorkerConfig]:
-    document = read_document(path)
+def _context(metadata: WorkerMetadata, document: Any, emitter: Emitter, stop: Stop) -> RunContext[WorkerConfig]:
     config = parse_config(metadata.config_model, document, os.environ)
     try:
         run_dir = Path(os.environ.get(RUN_DIR) or Path.cwd()).absolute()
@@ -158,6 +157,7 @@ def _resume(document: Any) -> Resume | None:
 def _run(
     metadata: WorkerMetadata,
     run: Run,
+    interactive: MakeInteractive | None,
     path: Path,
     journal: int,
     *,
@@ -171,9 +171,15 @@ def _run(
     try:
         stop.install()
         heartbeat.start()
-        context = _context(metadata, path, emitter, stop)
-        plan = preflight(context.config, context.resume) if preflight is not None else None
-        summary = run(dataclasses.replace(context, plan=plan or {}))
+        document = read_document(path)
+        context = _context(metadata, document, emitter, stop)
+        if _is_interactive(document):
+            stop.raise_in_main = True  # It waits for requests, and has nowhere to ask whether to stop.
+            _answer_requests(interactive, context)
+            summary = None
+        else:
+            plan = preflight(context.config, context.resume) if preflight is not None else None
+            summary = run(dataclasses.replace(context, plan=plan or {}))
         stop.raise_in_main = False
         if emitter.ended is None:
             if stop.requested:
@@ -186,6 +192,21 @@ def _run(
         heartbeat.stop()
         stop.release()
     return _EXIT_OF[emitter.ended or "run_failed"]
+
+
+def _is_interactive(document: Any) -> bool:
+    """Whether the run answers requests: it stands beside `metadata`, so a flat config has none."""
+    return "metadata" in document and document.get("interactive") is True
+
+
+def _answer_requests(interactive: MakeInteractive | None, context: RunContext[Any]) -> None:
+    """Be an interactive run: requests come from stdin, and each reply is an event in the journal."""
+    if interactive is None:
+        raise ConfigError(f"{context.metadata.name} has no interactive mode")
+    config, emitter = context.config, context.emitter
+    requests = protect_stdin()
+    emitter.run_started(config.run_id, context.metadata.name, config=config.model_dump(mode="json"), task="interactive")
+    serve(lambda: interactive(context), requests, emitter.reply)
 
 
 def _report(error: BaseException, emitter: Emitter, stop: Stop) -> int:
@@ -231,8 +252,8 @@ def _serve(metadata: WorkerMetadata, interactive: MakeInteractive | None, path: 
         stop.install()
         if interactive is None:
             raise ConfigError(f"{metadata.name} has no interactive mode")
-        context = _context(metadata, path, Emitter(nowhere), stop)
-        serve(lambda: interactive(context), protect_stdin(), journal)
+        context = _context(metadata, read_document(path), Emitter(nowhere), stop)
+        serve(lambda: interactive(context), protect_stdin(), lambda reply: write_line(journal, encode(reply)))
     except RunCancelled:
         return EXIT_STOPPED
     except BrokenPipeError:

@@ -194,6 +194,10 @@ class Emitter:
         """Say that a file worth keeping is complete on disk."""
         self.emit("artifact", kind=kind, path=path, step=step, info=info, **extra)
 
+    def reply(self, reply: Mapping[str, Any]) -> None:
+        """Answer a request that came to an interactive run; `id` is that of the request, if it has one."""
+        self.emit("reply", id=reply.get("id"), reply={name: reply[name] for name in reply if name != "id"})
+
     def emit(self, event: str, /, **fields: Any) -> None:
         """Write any event, with a time stamp; fields that are None are left out."""
         plain = {name: value for name, value in fields.items() if value is not None and name not in _OWN_FIELDS}

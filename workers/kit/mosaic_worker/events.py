@@ -20,6 +20,7 @@ __all__ = [
     "Event",
     "Heartbeat",
     "Log",
+    "Reply",
     "RunCancelled",
     "RunCompleted",
     "RunFailed",
@@ -153,6 +154,13 @@ class Artifact(Event):
     info: dict[str, Any] | None = None
 
 
+class Reply(Event):
+    """The answer to a request that came to an interactive run."""
+
+    id: Any = None
+    reply: dict[str, Any]
+
+
 EVENTS: dict[str, type[Event]] = {
     "run_started": RunStarted,
     "run_completed": RunCompleted,
@@ -166,6 +174,7 @@ EVENTS: dict[str, type[Event]] = {
     "scalars": Scalars,
     "log": Log,
     "artifact": Artifact,
+    "reply": Reply,
 }
 
 

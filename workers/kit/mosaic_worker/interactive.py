@@ -10,10 +10,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mosaic_worker.encoding import encode
 from mosaic_worker.errors import RequestError, RunCancelled, WorkerError
 
-__all__ = ["InteractiveWorker", "StepResult", "answer", "serve"]
+__all__ = ["InteractiveWorker", "StepResult", "answer", "serve", "write_line"]
 
 
 class StepResult(NamedTuple):
@@ -50,8 +49,8 @@ class InteractiveWorker:
         """Release what the worker holds."""
 
 
-def serve(make: Callable[[], InteractiveWorker], requests: int, answers: int) -> None:
-    """Make the worker and answer requests from one descriptor on another until `stop` or the end of input."""
+def serve(make: Callable[[], InteractiveWorker], requests: int, send: Callable[[dict[str, Any]], None]) -> None:
+    """Make the worker and answer requests from a descriptor until `stop` or the end of input."""
     worker = make()
     try:
         with open(requests, "rb", closefd=False) as lines:
@@ -59,7 +58,7 @@ def serve(make: Callable[[], InteractiveWorker], requests: int, answers: int) ->
                 if not line.strip():
                     continue
                 reply = answer(worker, line)
-                _write(answers, encode(reply) + b"\n")
+                send(reply)
                 if reply["type"] == "stopped":
                     return
     finally:
@@ -156,6 +155,8 @@ def _agent(request: dict[str, Any]) -> str | None:
     raise RequestError(f"agent {agent!r} is not a name")
 
 
-def _write(fd: int, line: bytes) -> None:
+def write_line(fd: int, line: bytes) -> None:
+    """Write a line and its newline."""
+    line += b"\n"
     while line:
         line = line[os.write(fd, line) :]

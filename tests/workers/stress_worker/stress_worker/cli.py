@@ -39,6 +39,9 @@ class StressConfig(WorkerConfig):
     checkpoint_every: int = Field(default=0, ge=0, description="steps between two checkpoints; 0: none are saved")
     models: tuple[InputPath, ...] = Field(default=(), description="checkpoints to read; their steps are in the result")
     fail_at_step: int | None = Field(default=None, ge=0, description="crash here, unless it goes on from a checkpoint")
+    ask_used: list[dict[str, Any]] = Field(
+        default_factory=list, description="requests to send to a process of each environment that the run uses"
+    )
     exit_code: int | None = Field(default=None, ge=0, le=255, description="crash or end with this code, without a word")
     end: Literal["complete", "hang", "crash", "silent", "abort", "segfault"] = "complete"
     ignore_sigterm: bool = False
@@ -62,6 +65,8 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
     for _ in range(config.grandchildren):
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
         subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    if config.ask_used:
+        ask_used(context)
     publish_frames(context)
     emit_steps(context)
     if config.exit_code is not None:
@@ -80,6 +85,25 @@ def run(context: RunContext[StressConfig]) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGSEGV)
     steps = [json.loads(Path(each).read_text())["step"] for each in config.models]
     return {"events": config.events, "held_mb": len(held) // 2**20, "models": steps}
+
+
+def ask_used(context: RunContext[StressConfig]) -> None:
+    """Start a process in each environment that the run uses, as `worker.json` says, and report what it answers."""
+    document = json.loads((context.run_dir / "worker.json").read_text())
+    requests = "".join(json.dumps(each) + "\n" for each in context.config.ask_used)
+    for use in document["uses"]:
+        own = context.run_dir / f"{use['worker']}-{use['profile']}.json"
+        own.write_text(json.dumps({"run_id": document["run_id"]}))
+        answered = subprocess.run(
+            [*use["argv"], "--config", str(own), "--interactive"],
+            input=requests,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **use["environ"]},
+            check=True,
+        )
+        for line in answered.stdout.splitlines():
+            context.emitter.emit("used", worker=use["worker"], profile=use["profile"], answer=json.loads(line))
 
 
 def emit_steps(context: RunContext[StressConfig]) -> None:

@@ -1,0 +1,90 @@
+"""What an attempt needs before it can start: its environments, its GPUs, its variables and its files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.refusals import RefusalCode
+from mosaic_services.attempt_folder import layout
+from mosaic_services.processes import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mosaic_bus.messages import RunSpec
+    from mosaic_services.attempt_folder import AttemptFolder, Placement
+    from mosaic_services.environments import Environment
+    from mosaic_services.supervisor.builder import Builder
+
+__all__ = ["Preparation"]
+
+
+class Preparation:
+    """Prepares attempts on a host with these environments and GPUs."""
+
+    def __init__(self, builder: Builder, gpus: frozenset[str]) -> None:
+        self._builder = builder
+        self._gpus = gpus
+
+    def require_environments(self, spec: RunSpec) -> None:
+        """Refuse a run of a worker, or one that uses a worker, that is not on this host."""
+        for worker, profile in _environments_of(spec):
+            self._builder.get(worker, profile)
+
+    def require_gpus(self, gpus: Iterable[str]) -> None:
+        """Refuse what was decided by an older inventory, for the moment: the scheduler will have the new one soon."""
+        missing = [each for each in gpus if each not in self._gpus]
+        if missing:
+            there = ", ".join(sorted(self._gpus)) or "none"
+            why = f"GPU {', '.join(missing)} is not on this host, which has {there}"
+            raise CommandRefusedError(RefusalCode.HOST_UNAVAILABLE, why)
+
+    def progress(self, spec: RunSpec) -> str:
+        """How far the build is that a run waits for; empty if there is none."""
+        builds = (self._builder.progress(*each) for each in _environments_of(spec))
+        return next((f"{each.step} {each.percent:.0f} %" for each in builds if each is not None), "")
+
+    async def prepare(self, folder: AttemptFolder, placement: Placement) -> tuple[Environment, dict[str, str]]:
+        """Build what is missing and write what worker and run host are given; return environment and variables."""
+        spec = placement.spec
+        self.require_gpus(placement.gpus)  # Since it was placed, a supervisor with fewer may have been started.
+        environment, *used = [await self._builder.ensure(*each) for each in _environments_of(spec)]
+        threads = max(1, int(spec.resources.cpus))
+        environ = {
+            **environment.environ(threads, spec.pythonpath),
+            "MOSAIC_RUN_ID": folder.key.run,
+            "MOSAIC_ATTEMPT": str(folder.key.attempt),
+            "MOSAIC_RUN_DIR": str(folder.path),
+            MARK: folder.process_mark,
+            **self._gpu_environ(placement.gpus),
+        }
+        folder.order(
+            placement,
+            environment.command("--config", str(folder.path / layout.WORKER)),
+            [_how_to_start(each, threads, spec.pythonpath) for each in used],
+            can_resume=bool((environment.description or {}).get("capabilities", {}).get("supports_resume")),
+        )
+        return environment, environ
+
+    def _gpu_environ(self, gpus: Iterable[str]) -> dict[str, str]:
+        """Let a run see the GPUs that it was given, and no other."""
+        if not self._gpus:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _environments_of(spec: RunSpec) -> list[tuple[str, str]]:
+    """Worker and profile of each environment that a run needs: its own, then those that it uses."""
+    return [(spec.worker, spec.profile), *((use.worker, use.profile) for use in spec.uses)]
+
+
+def _how_to_start(environment: Environment, threads: int, pythonpath: tuple[str, ...]) -> dict[str, Any]:
+    """What a worker needs to know to start a process of another worker, in that worker's environment."""
+    return {
+        "worker": environment.recipe.worker,
+        "profile": environment.profile,
+        "interpreter": str(environment.python),
+        "argv": environment.command(),
+        "environ": environment.variables(threads, pythonpath),
+    }
