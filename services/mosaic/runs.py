@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pandas as pd
 
 from mosaic.connection import bus
+from mosaic_bus.client.live import is_settled
 from mosaic_bus.commands import Cancel, Checkpoints, Episodes, Logs, Metrics, Runs, Series, Show, Submit, Summaries
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import RefusalCode
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Run", "compare", "run", "runs", "submit"]
 
 _PAGE = 10_000
-_LOOK_S = 0.25
 
 
 class Run:
@@ -60,18 +60,13 @@ class Run:
     def wait(self, timeout: float | None = None) -> Self:
         """Wait until the run has ended and its telemetry is stored; raise `TimeoutError` after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._complete():
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"run {self.id} is {self.state.state} after {timeout:g} s")
-            time.sleep(_LOOK_S)
+        with bus().follow(runs=[self.id], hosts=False) as view:
+            while not is_settled(view.runs[self.id], view.summaries.get(self.id)):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError(f"run {self.id} is {view.runs[self.id].state} after {timeout:g} s")
+                view.wait(left)
         return self
-
-    def _complete(self) -> bool:
-        state = self.state
-        if not state.state.final:
-            return False
-        summary = self.summary
-        return summary is None or summary.complete
 
     def cancel(self) -> None:
         """Stop it, or take it out of the queue."""

@@ -57,9 +57,11 @@ COMMANDS = {
     "series": _Entry("Print one of a run's curves.", _RUNS),
     "compare": _Entry("Compare runs or groups: scores with seeds folded, and curves.", _RUNS),
     "cancel": _Entry("Stop runs, or take them out of the queue.", _RUNS),
-    "rerun": _Entry("Submit a run again.", _RUNS),
+    "rerun": _Entry("Submit a run again, as it was or with other values.", _RUNS),
+    "resume": _Entry("Train on from a checkpoint of a run that has ended.", _RUNS),
     "priority": _Entry("Let waiting runs go before others, or after them.", _RUNS),
     "export": _Entry("Write a run's data to Parquet files.", _RUNS),
+    "open-tensorboard": _Entry("Show runs in TensorBoard, under their names.", _RUNS),
     "workers": _Entry("See and manage workers.", _WORKERS, ("list", "install", "describe", "check", "remove")),
 }
 
@@ -107,9 +109,9 @@ def _build(words: list[str]) -> typer.Typer:
             below = f" ({', '.join(entry.below)})" if entry.below else ""
             app.command(name, help=f"{entry.help}{below}", rich_help_panel=entry.panel)(_not_loaded)
             continue
-        module = importlib.import_module(f"mosaic_services.cli.{name}")
+        module = importlib.import_module(f"mosaic_services.cli.{name.replace('-', '_')}")
         if hasattr(module, "__path__"):  # a command with helpers is a package
-            module = importlib.import_module(f"mosaic_services.cli.{name}.command")
+            module = importlib.import_module(f"{module.__name__}.command")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name, help=entry.help, rich_help_panel=entry.panel)
         else:

@@ -1,4 +1,4 @@
-"""`mosaic rerun`: submit a run again."""
+"""`mosaic rerun`: submit a run again, as it was or with other values."""
 
 from __future__ import annotations
 
@@ -6,32 +6,37 @@ from typing import Annotated
 
 import typer
 
-from mosaic_bus.commands import Rerun
-from mosaic_services.cli.display.output import print_json, say, short
+from mosaic_bus.commands import Rerun, Show, Submit
+from mosaic_services.cli.display.submitted import finish
 from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
+from mosaic_services.specs import make_spec
 
 __all__ = ["command"]
 
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE…", help="Values to change. `seed=3` means `config.seed=3`.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Submit a run that has ended again, as a new run with the same configuration.
+    """Submit a run again, as a new run with the same configuration, or with some values changed.
+
+    An unchanged run must have ended: the new one takes its place, in its group too. A changed one is a run of its own.
+
+    mosaic rerun ppo-cartpole seed=2 learning_rate=0.001
 
     Of a sweep, `mosaic sweep rerun GROUP` submits all again that failed or were lost.
     """
     with current.connect() as bus:
-        (again,) = bus.request("scheduler", Rerun(run=find_run(bus, run).run)).runs
-        if not as_json:
-            say("queued ", (short(again.run), "bold"), f"  {again.name}")
-            for warning in again.warnings:
-                say(("  warning: ", "yellow"), warning)
-        if wait:
-            from mosaic_services.cli.wait.runs import wait_for  # noqa: PLC0415 - start-up time
-
-            raise typer.Exit(wait_for(bus, [again.run], as_json=as_json))
-        if as_json:
-            print_json({"runs": [again.model_dump(mode="json")]})
+        found = find_run(bus, run).run
+        if words:
+            spec = bus.request("scheduler", Show(run=found)).spec
+            document = spec.model_dump(mode="json", exclude={"name", "group", "replaces"}, exclude_defaults=True)
+            again = bus.request("scheduler", Submit(spec=make_spec(document, words, "command line")))
+        else:
+            (again,) = bus.request("scheduler", Rerun(run=found)).runs
+        finish(bus, [again], wait=wait, as_json=as_json)

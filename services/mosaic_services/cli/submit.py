@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mosaic_bus.commands import NewRun, SubmitMany, Submitted
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_services.cli.display.output import print_json, say, short
+from mosaic_services.cli.display.submitted import finish, print_queued
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current
 from mosaic_services.cli.sweep.submission import MOST_RUNS
@@ -72,20 +72,14 @@ def command(
         specs = [(str(path), make_spec(read_file(path), overrides, str(path), given)) for path in files]
     with current.connect() as bus:
         submitted = _submit(bus, specs)
-        if not as_json:
-            _print(submitted)
-        runs = [each.run for each in submitted]
         # Without a terminal there is nothing to open, and nobody to leave it: then it is to wait.
         if watch and sys.stdout.isatty():
             from mosaic_services.cli.watch.command import watch_runs  # noqa: PLC0415 - start-up time
 
-            watch_runs(bus, runs[0] if len(runs) == 1 else None, until_done=False)
-        elif wait or watch:
-            from mosaic_services.cli.wait.runs import wait_for  # noqa: PLC0415 - start-up time
-
-            raise typer.Exit(wait_for(bus, runs, as_json=as_json))
-        elif as_json:
-            print_json({"runs": [_document(each) for each in submitted]})
+            print_queued(submitted)
+            watch_runs(bus, submitted[0].run if len(submitted) == 1 else None, until_done=False)
+        else:
+            finish(bus, submitted, wait=wait or watch, as_json=as_json)
 
 
 def _submit(bus: Bus, specs: list[tuple[str, RunSpec]]) -> list[Submitted]:
@@ -100,14 +94,3 @@ def _submit(bus: Bus, specs: list[tuple[str, RunSpec]]) -> list[Submitted]:
         named = error.about(f"{specs[error.details.index][0]}: ")
         message = f"{named.message}\nnone of the {len(specs)} runs is queued"
         raise CommandRefusedError(named.code, message, named.details) from error
-
-
-def _print(submitted: list[Submitted]) -> None:
-    for each in submitted:
-        say("queued ", (short(each.run), "bold"), f"  {each.name}")
-        for warning in each.warnings:
-            say(("  warning: ", "yellow"), warning)
-
-
-def _document(submitted: Submitted) -> dict[str, Any]:
-    return submitted.model_dump(mode="json")

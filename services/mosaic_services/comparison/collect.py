@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mosaic_bus.commands import SeriesResult
     from mosaic_bus.messages import RunSpec, RunState
 
-__all__ = ["Collected", "collect"]
+__all__ = ["Collected", "collect", "resolve"]
 
 _MOST_RUNS = 1000
 # Of a scalar, the mean of this many last points; of returns, telemetry keeps the mean of the last 100 episodes itself.
@@ -34,7 +34,7 @@ class Collected:
 
 def collect(bus: Bus, names: list[str], metric: str, points: int = 400) -> Collected:
     """Read runs and groups; refused as `runs` is if a name is neither."""
-    states = {state.run: state for name in names for state in _resolve(bus, name)}
+    states = {state.run: state for name in names for state in resolve(bus, name)}
     specs = {run: bus.request("scheduler", Show(run=run)).spec for run in states}
     found = bus.request("telemetry", Summaries(runs=list(states))).summaries if states else []
     summaries = {each.run: each for each in found}
@@ -47,7 +47,8 @@ def collect(bus: Bus, names: list[str], metric: str, points: int = 400) -> Colle
     return Collected(states, specs, scores, curves)
 
 
-def _resolve(bus: Bus, name: str) -> list[RunState]:
+def resolve(bus: Bus, name: str) -> list[RunState]:
+    """The run of that id or name, or the runs of that group; refused as `runs` is if it is neither."""
     try:
         return bus.request("scheduler", Runs(runs=[name])).runs
     except CommandRefusedError as error:

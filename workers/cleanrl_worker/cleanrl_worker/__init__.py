@@ -9,6 +9,11 @@ __all__ = ["get_worker_metadata"]
 __version__ = "0.1.0"
 
 # Short, and long enough for losses to arrive: dqn learns nothing before learning_starts.
+_RESUME = {
+    "extras.mode": "resume_training",
+    "extras.checkpoint_path": "{checkpoint}",
+    "total_timesteps": "{steps}",
+}
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "default": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096, "seed": 1},
     "legacy": {
@@ -43,6 +48,7 @@ def get_worker_metadata() -> WorkerMetadata:
             # What saves, resumes and answers is ours, and lives in default.
             supports_checkpointing=is_default,
             supports_resume=is_default,
+            resume_config=_RESUME if is_default else {},
             interactive_commands=("reset", "step", "init_agent", "select_action") if is_default else (),
             requires_gpu=False,
             estimated_memory_mb=512,

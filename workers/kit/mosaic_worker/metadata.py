@@ -33,6 +33,11 @@ class WorkerCapabilities(BaseModel):
     supports_resume: bool = Field(
         default=False, description="A new attempt can go on from a checkpoint of an earlier one (`context.resume`)"
     )
+    resume_config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Config fields, by dotted path, with which a new run trains on from a checkpoint of another one; "
+        "the value `{checkpoint}` stands for its path, `{steps}` for the number of further steps",
+    )
     interactive_commands: tuple[str, ...] = Field(
         default=(), description="Commands of interactive mode beside ping and stop; none: no interactive mode"
     )

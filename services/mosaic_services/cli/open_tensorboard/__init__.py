@@ -1,0 +1,1 @@
+"""`mosaic open-tensorboard`: runs in TensorBoard, under readable names."""
