@@ -1,4 +1,4 @@
-"""Writes TensorBoard event files from JSON lines on stdin. Runs in a virtualenv with TensorBoard and imports no MOSAIC."""
+"""Writes TensorBoard event files from JSON lines on stdin. Runs where TensorBoard is installed; imports no MOSAIC."""
 
 import json
 import sys
