@@ -11,6 +11,7 @@ from mosaic_bus.commands import Describe, Show, Submit
 from mosaic_services.cli.display.output import short
 from mosaic_services.cli.display.submitted import finish
 from mosaic_services.cli.errors import InputError
+from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 from mosaic_services.specs import make_spec, put
 
@@ -37,7 +38,7 @@ def command(
     mosaic resume ppo-cartpole --steps 50000
     """
     with current.connect() as bus:
-        detail = bus.request("scheduler", Show(run=run))
+        detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         state = detail.run
         if not state.state.final:
             raise InputError(f"run {short(state.run)} is {state.state}: only a run that has ended can be resumed")
