@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from stack import ROOT
+from stack import ROOT, Stack
 
 
 def run_python_of(page: str, stack) -> str:
@@ -41,3 +41,11 @@ def test_protocol(stack):
     assert f"state.run.{run}. " in output
     assert f"summary.{run}. " in output
     assert "'state': 'succeeded'" in output
+
+
+@pytest.mark.slow
+def test_results(tmp_path):
+    with Stack(tmp_path / "home", environ={"MOSAIC_WORKERS": ""}) as stack:
+        output = run_python_of("docs/results.md", stack).splitlines()
+    assert "step" in output[0]
+    assert float(output[-1]) > 8  # the mean of five episodes of a random agent on CartPole
