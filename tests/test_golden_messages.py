@@ -16,8 +16,8 @@ import zmq
 
 from mosaic_bus import messages
 from mosaic_bus.wire.envelope import Message, decode, encode
-from mosaic_services.telemetry.lines import read_event
-from mosaic_worker.events import EVENTS, parse_event
+from mosaic_worker.events import read_event
+from mosaic_worker.events.models import EVENTS, parse_event
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "messages.json").read_text())

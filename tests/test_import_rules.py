@@ -25,7 +25,7 @@ def tree(tmp_path):
         "services/mosaic_services/scheduler/__init__.py": "import mosaic_bus\nfrom mosaic_services import home\n",
         "services/mosaic_services/scheduler/core.py": "from . import rules\nfrom .rules import RULES\nimport psutil\n",
         "services/mosaic_services/scheduler/rules.py": "from mosaic_services.scheduler import core\n",
-        "services/mosaic_services/telemetry/__init__.py": "from ..environments import x\n",
+        "services/mosaic_services/telemetry/__init__.py": "from ..environments import x\nimport mosaic_worker.events\n",
         "services/mosaic_services/cli/__init__.py": "import typer\nfrom mosaic_services import environments\n",
         "services/tests/test_all.py": "import mosaic_services.scheduler, mosaic_services.telemetry\n",
         "workers/kit/mosaic_worker/__init__.py": "import json\n",

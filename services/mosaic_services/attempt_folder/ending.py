@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.messages import ExitReport, FailureCategory
 from mosaic_services.attempt_folder.layout import clock
+from mosaic_worker.events import Kind, read_line
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from mosaic_worker.events import Event
 
 __all__ = ["explain", "last_lines"]
 
@@ -49,20 +51,16 @@ def _why_failed(report: ExitReport, journal: Path) -> tuple[FailureCategory, str
         return FailureCategory.INFRASTRUCTURE, "the worker could not be started: exit 127"
     by_code = FailureCategory.CONFIGURATION if report.code == _EXIT_CONFIGURATION else FailureCategory.APPLICATION
     said = _last_event(journal)
-    if said.get("event") == "run_failed":
-        known = said.get("category") in list(FailureCategory)
-        category = FailureCategory(said["category"]) if known else by_code
-        return category, f"{str(said.get('error'))[:_LONGEST_REASON].rstrip('.')}: exit {report.code}"
+    if said is not None and said.kind == Kind.RUN_FAILED:
+        known = said.text("category") in list(FailureCategory)
+        category = FailureCategory(said.text("category")) if known else by_code
+        return category, f"{said.text('error').rstrip('.')}: exit {report.code}"
     return by_code, f"exit {report.code}"
 
 
-def _last_event(journal: Path) -> dict[str, Any]:
+def _last_event(journal: Path) -> Event | None:
     lines = last_lines(journal)
-    try:
-        event = json.loads(lines[-1]) if lines else {}
-    except (ValueError, RecursionError):
-        return {}
-    return event if isinstance(event, dict) else {}
+    return read_line(lines[-1]) if lines else None
 
 
 def _end_of(log: Path) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import Checkpoint
+from mosaic_worker.events import Kind, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,14 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["last_checkpoint"]
 
-_EVENT = b"checkpoint_saved"
+_EVENT = Kind.CHECKPOINT_SAVED.encode()
 # Who saves no checkpoint for so long is better started from the beginning than waited for.
 _SEARCHED_BYTES = 256 * 1024 * 1024
 _BLOCK_BYTES = 1024 * 1024
 # An event is short: of a line that goes on for longer, only the beginning is looked at, and that is no JSON.
 _LONGEST_LINE = 1024 * 1024
-# As in `Checkpoint`.
-_STEPS_END = 2**63
 
 
 def last_checkpoint(
@@ -67,14 +65,8 @@ def _candidates(block: bytes) -> Iterator[bytes]:
 
 
 def _parse(line: bytes) -> Checkpoint | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
+    event = read_line(line)
+    if event.kind != Kind.CHECKPOINT_SAVED or event.path is None:
         return None
-    if not isinstance(event, dict) or event.get("event") != _EVENT.decode():
-        return None
-    path, step = event.get("path"), event.get("step")
-    if not isinstance(path, str) or not path:
-        return None
-    # What cannot be a step is left out: the worker goes on from what is in the file.
-    return Checkpoint(path=path, step=step if type(step) is int and 0 <= step < _STEPS_END else None)
+    # Without a valid step, the worker takes it from the file.
+    return Checkpoint(path=event.path, step=event.step if event.step is not None and event.step >= 0 else None)

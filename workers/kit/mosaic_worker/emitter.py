@@ -15,11 +15,10 @@ from typing import Any
 
 from mosaic_worker.encoding import encode
 from mosaic_worker.errors import AlreadyEndedError
+from mosaic_worker.events import TERMINAL_EVENTS
 from mosaic_worker.stdout import note
 
-__all__ = ["TERMINAL_EVENTS", "Emitter"]
-
-TERMINAL_EVENTS = frozenset({"run_completed", "run_failed", "run_cancelled"})
+__all__ = ["Emitter"]
 
 MAX_LINE = 1 << 20
 """Readers replace a longer line by a `malformed` event, so the emitter leaves out big fields before it gets there."""
@@ -164,17 +163,19 @@ class Emitter:
         step: int | None = None,
         seed: int | None = None,
         agent: str | None = None,
+        returns: Mapping[str, Any] | None = None,
         success: bool | None = None,
         info: Mapping[str, Any] | None = None,
         **extra: Any,
     ) -> None:
-        """Report a finished episode and its return (the sum of its rewards)."""
-        fields = {"return": return_, "length": length, "step": step, "seed": seed, "agent": agent, **extra}
+        """Report a finished episode and its return (the sum of its rewards), and that of each agent."""
+        fields = {"return": return_, "length": length, "step": step, "seed": seed, "agent": agent, "returns": returns}
+        fields.update(extra)
         self.emit("episode", episode=episode, success=success, info=info, **fields)
 
-    def scalars(self, step: int, values: Mapping[str, Any], **extra: Any) -> None:
+    def scalars(self, step: int, values: Mapping[str, Any], *, agent: str | None = None, **extra: Any) -> None:
         """Report named numbers at a step, such as losses."""
-        self.emit("scalars", step=step, values=values, **extra)
+        self.emit("scalars", step=step, values=values, agent=agent, **extra)
 
     def log(self, level: str, message: str, *, step: int | None = None, **extra: Any) -> None:
         """Report a line for people; level is debug, info, warning or error. It goes to stderr, the log, too."""

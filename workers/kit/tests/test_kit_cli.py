@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic_worker.events import parse_event
+from mosaic_worker.events.models import parse_event
 
 
 def names(tiny):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mosaic_worker.emitter import MAX_LINE, Emitter
 from mosaic_worker.errors import AlreadyEndedError, RunCancelled
-from mosaic_worker.events import parse_event
+from mosaic_worker.events.models import parse_event
 
 NOW = 1_700_000_000.123456
 

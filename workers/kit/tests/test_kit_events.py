@@ -1,9 +1,13 @@
-"""Lines of the dialect are told from lines that are not."""
+"""Lines of the dialect are told from lines that are not, and read for what they mean."""
+
+import subprocess
+import sys
 
 import pytest
 
 from mosaic_worker.errors import EventError
-from mosaic_worker.events import EVENTS, Episode, Event, parse_event
+from mosaic_worker.events import Kind, read_line
+from mosaic_worker.events.models import EVENTS, Episode, Event, parse_event
 
 GOOD = [
     '{"event":"run_started","ts":1.5,"run_id":"r","worker":"w","total_steps":10,"config":{"a":null}}',
@@ -57,3 +61,37 @@ def test_unknown_fields_are_kept_and_return_has_its_name():
     assert event.return_ == 2.5
     assert event.model_dump(by_alias=True)["return"] == 2.5
     assert event.model_dump()["mine"] == [1]
+
+
+@pytest.mark.parametrize("line", [each for each, _ in BAD[:2]] + ["{", '"step"', "{}", b"\xff", "[" * 10_000])
+def test_line_that_is_no_event_reads_as_malformed(line):
+    event = read_line(line)
+    assert event.kind == Kind.MALFORMED
+    assert event.text("reason")
+
+
+def test_former_name_counts_only_where_the_present_one_is_missing():
+    event = read_line('{"event":"episode","ts":2,"ts_unix_ns":5,"agent":"a","agent_id":"b","steps":7,"length":0}')
+    assert (event.ts, event.agent, event.integer("length")) == (2, "a", 0)
+    assert read_line('{"event":"scalars","steps":7,"values":{}}').integer("length") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [('"a"', "a"), ("0", "0"), ('""', None), ("null", None), ("[1]", None), ("true", None)]
+)
+def test_agent_is_named_by_a_string_or_a_whole_number(given, name):
+    assert read_line(f'{{"event":"step","agent":{given}}}').agent == name
+
+
+def test_return_of_an_episode_is_that_of_the_team_or_the_sum_over_its_agents():
+    line = '{"event":"episode","return":%s,"returns":{"a":1,"b":"NaN","c":null,"d":2}}'
+    assert read_line(line % "9").value == 9
+    assert read_line(line.replace('"NaN"', "4") % "null").value == 7
+    assert read_line('{"event":"episode","returns":[1]}').value is None
+
+
+def test_reading_events_needs_the_standard_library_only():
+    """Services import this package; what they do not need must not come with it."""
+    code = "import sys, mosaic_worker.events; print([each for each in ('pydantic', 'numpy') if each in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "[]\n"

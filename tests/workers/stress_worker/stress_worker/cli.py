@@ -36,6 +36,7 @@ class StressConfig(WorkerConfig):
     frames_by_child: bool = Field(default=False, description="publish them from a process of their own, meanwhile")
     events: int = Field(default=0, ge=0, description="step events to emit")
     rate: float | None = Field(default=None, gt=0, description="events per second; flat out if not given")
+    episode_steps: int = Field(default=0, ge=0, description="steps of an episode; 0: none are reported")
     checkpoint_every: int = Field(default=0, ge=0, description="steps between two checkpoints; 0: none are saved")
     models: tuple[InputPath, ...] = Field(default=(), description="checkpoints to read; their steps are in the result")
     fail_at_step: int | None = Field(default=None, ge=0, description="crash here, unless it goes on from a checkpoint")
@@ -119,6 +120,10 @@ def emit_steps(context: RunContext[StressConfig]) -> None:
                 os._exit(config.exit_code)
             raise RuntimeError(f"loss is NaN at step {number}")
         step(number, episode=number // 200, reward=1.0, terminated=False, truncated=False, action=number & 1, info=info)
+        if config.episode_steps and (number + 1) % config.episode_steps == 0:
+            context.emitter.episode(
+                number // config.episode_steps, config.episode_steps, length=config.episode_steps, step=number
+            )
         if config.checkpoint_every and (number + 1) % config.checkpoint_every == 0:
             save_checkpoint(context, number + 1)
         if number % look_up_every == 0:

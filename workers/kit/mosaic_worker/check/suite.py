@@ -10,9 +10,9 @@ from mosaic_worker.check.process import Client, Finished, Subject
 from mosaic_worker.check.report import CheckFailedError, CheckSkippedError, Result
 from mosaic_worker.config import parse_config
 from mosaic_worker.discover import find, load
-from mosaic_worker.emitter import TERMINAL_EVENTS
 from mosaic_worker.errors import ConfigError, EventError
-from mosaic_worker.events import Event, parse_event
+from mosaic_worker.events import TERMINAL_EVENTS
+from mosaic_worker.events.models import Event, parse_event
 from mosaic_worker.metadata import WorkerMetadata
 from mosaic_worker.stop import EXIT_STOPPED
 

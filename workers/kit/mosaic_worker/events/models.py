@@ -1,4 +1,4 @@
-"""Typed models of the event dialect, for whoever reads or checks a worker's lines.
+"""Strict, typed models of the event dialect, for checking the lines of a worker. Only the present dialect is valid.
 
 Unknown fields are kept. Numbers may be the strings "NaN", "Infinity" and "-Infinity", and any value may be null where
 that says "unknown". `docs/protocol.md` part 4 is the contract.
@@ -126,6 +126,7 @@ class Episode(Event):
     step: Count = None
     seed: int | None = None
     agent: str | None = None
+    returns: dict[str, Number] | None = None
     success: bool | None = None
     info: dict[str, Any] | None = None
 
@@ -135,6 +136,7 @@ class Scalars(Event):
 
     step: Count
     values: dict[str, Number]
+    agent: str | None = None
 
 
 class Log(Event):
