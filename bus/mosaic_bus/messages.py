@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 __all__ = [
     "FINAL_STATES",
+    "AgentSummary",
     "AttemptNumber",
     "AttemptPhase",
     "AttemptReport",
@@ -448,8 +449,20 @@ class FrameHandle(Model):
     )
 
 
+class AgentSummary(Model):
+    """The episodes of one agent of a run."""
+
+    episodes: int = 0
+    return_last: float | None = None
+    return_mean: float | None = Field(default=None, description="over the last 100 episodes")
+
+
 class RunSummary(Model):
-    """Live aggregates of the newest attempt of a run, in the order of its journal."""
+    """Live aggregates of a run: steps, episodes and returns over all attempts, the rest of the newest attempt.
+
+    What a later attempt plays again counts once. Returns are those of the team: of episodes without an agent, or else
+    the sum over agents of each episode.
+    """
 
     run: str
     attempt: int
@@ -464,6 +477,7 @@ class RunSummary(Model):
     return_mean: float | None = Field(default=None, description="over the last 100 episodes")
     return_std: float | None = None
     returns: list[float] = Field(default_factory=list, description="a short curve of episode returns, for sparklines")
+    agents: dict[str, AgentSummary] = Field(default_factory=dict, description="the first 32 agents, by name")
     scalars: dict[str, float] = Field(default_factory=dict, description="newest value of each scalar")
     malformed: int = 0
     last_event_at: float | None = None

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import orjson
 
-from mosaic_services.telemetry.store import INSERT_EVENT, NUMBER_BITS, open_for_writing
+from mosaic_services.telemetry.course import NUMBER_BITS
+from mosaic_services.telemetry.store import INSERT_EVENT, open_for_writing
 
 LINES_PER_TRANSACTION = 5000
 

@@ -21,7 +21,6 @@ from mosaic_services.cli.display.figures import eta_s, loss
 from mosaic_services.cli.display.keys import split
 from mosaic_services.cli.display.output import ago, duration, number, plain, size
 from mosaic_services.cli.display.plot import bar, braille, sparkline, thin
-from mosaic_services.cli.export.columns import scalar_rows
 from mosaic_services.cli.wait.runs import Watched, _poll
 from mosaic_services.cli.watch.command import Endings
 from mosaic_services.cli.watch.feed import View
@@ -397,19 +396,6 @@ def test_words():
         "12,410", "463.2", "0.0214", "4.1", "1.2e-05", "-200", "nan", "",
     ]  # fmt: skip
     assert [size(each) for each in (49, 6246.4)] == ["49 MB", "6.1 GB"]
-
-
-def test_scalars_of_events_in_old_and_new_dialects():
-    lines = [
-        ("scalars", {"values": {"a": 1, "b": "NaN", "c": None, "d": "x", "e": True}}),
-        ("scalars", {"payload": {"values": {"a": 2}}}),
-        ("step", {"values": {"a": 3}}),
-        ("scalars", ["not an object"]),
-    ]
-    rows = scalar_rows([{"event": event, "step": 7, "ts": 1.0, "line": json.dumps(line)} for event, line in lines])
-    assert [(each["name"], each["step"]) for each in rows] == [("a", 7), ("b", 7), ("a", 7)]
-    assert (rows[0]["value"], rows[2]["value"]) == (1, 2)
-    assert math.isnan(rows[1]["value"])
 
 
 def test_types_of_fields_read_like_words():

@@ -8,11 +8,11 @@ import sqlite3
 
 import pytest
 
-from mosaic_bus.commands import Checkpoints, Episodes, Events, Logs, Metrics, Series, Streams, Summaries
+from mosaic_bus.commands import Checkpoints, Episodes, Events, Logs, Metrics, Scalars, Series, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.telemetry import queries as module
+from mosaic_services.telemetry.columns import read_journal, read_log
 from mosaic_services.telemetry.errors import StoreTooNewError
-from mosaic_services.telemetry.lines import read_journal, read_log
 from mosaic_services.telemetry.queries import Queries
 from mosaic_services.telemetry.store import Store, open_for_writing
 from mosaic_services.telemetry.streams import StreamKey
@@ -115,8 +115,6 @@ def test_attempts_are_joined_or_told_apart(store, queries):
     assert queries.series(Series(run="run", metric="episode_return")).values == [0, 1, 2, 3, 4]
     assert queries.series(Series(run="run", metric="episode_return", attempt=2)).values == [3, 4]
     assert [row["return"] for row in queries.episodes(Episodes(run="run", attempt=1)).rows] == [0, 1, 2]
-    [summary] = queries.summaries(Summaries(), {}).summaries
-    assert (summary.attempt, summary.episodes) == (2, 2)
     assert queries.episodes(Episodes(run="run", attempt=3)).rows == []
     assert queries.events(Events(run="run", attempt=3)).rows == []
 
@@ -230,6 +228,91 @@ def test_page_is_measured_as_it_travels(store, queries, monkeypatch, line):
     assert len(queries.logs(Logs(run="run")).rows) == 2
 
 
+# ── agents ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reports_apart(first: int, last: int) -> list[object]:
+    """Two agents: each reports its own steps, scalars and episodes."""
+    lines: list[object] = []
+    for number in range(first, last):
+        for agent, value in (("a", 1.0), ("b", 10.0)):
+            common = {"agent": agent, "ts": 1.0}
+            lines += [
+                {"event": "step", "step": number, "reward": value, **common},
+                {"event": "scalars", "step": number, "values": {"loss": value}, **common},
+                {"event": "episode", "episode": number, "return": value * number, "length": value, "step": number}
+                | common,
+            ]
+    return lines
+
+
+def values_of(queries: Queries, metric: str, agent: str | None = None) -> list[float | None]:
+    return queries.series(Series(run="run", metric=metric, agent=agent)).values
+
+
+def test_series_of_an_agent_and_of_the_team(store, queries):
+    save(store, reports_apart(1, 4), attempt=1)
+    save(store, goes_on_from(2) + reports_apart(3, 5), attempt=2)
+    assert values_of(queries, "episode_return", "a") == [1, 2, 3, 4]
+    assert values_of(queries, "episode_return") == [11, 22, 33, 44]
+    assert values_of(queries, "episode_length") == [10] * 4
+    assert (values_of(queries, "reward", "b"), values_of(queries, "reward")) == ([10] * 4, [11] * 4)
+    assert (values_of(queries, "loss", "b"), values_of(queries, "loss")) == ([10] * 4, [5.5] * 4)
+    assert values_of(queries, "loss", "nobody") == []
+    found = queries.metrics(Metrics(run="run"))
+    assert found.agents == ["a", "b"]
+    assert found.metrics == {"reward": 4, "episode_return": 4, "episode_length": 4, "loss": 4}
+
+
+def test_episodes_of_an_agent_and_of_the_team_are_paged(store, queries):
+    save(store, reports_apart(1, 4), attempt=1)
+    save(store, goes_on_from(2) + reports_apart(3, 5), attempt=2)
+    for agent, expected in ((None, [11, 22, 33, 44]), ("b", [10, 20, 30, 40])):
+        seen, start = [], 0
+        while start is not None:
+            page = queries.episodes(Episodes(run="run", agent=agent, start=start, limit=3))
+            seen += [(row["return"], row["agent"], row["attempt"]) for row in page.rows]
+            start = page.next
+        assert seen == [(value, agent, 1 if place < 2 else 2) for place, value in enumerate(expected)]
+
+
+def test_events_without_an_agent_are_those_of_the_team(store, queries):
+    whole = [
+        {"event": "step", "step": 1, "reward": 7.0, "ts": 1.0},
+        {"event": "scalars", "step": 1, "values": {"loss": 0.5}},
+        {"event": "episode", "episode": 1, "return": 3.0, "step": 1, "returns": {"a": 1.0, "c": 2.0}},
+        {"event": "episode", "episode": 2, "step": 2, "returns": {"a": 1.0, "c": 4.0}},
+    ]
+    save(store, whole + reports_apart(3, 5))
+    assert values_of(queries, "episode_return") == [3, 5]
+    assert (values_of(queries, "episode_return", "a"), values_of(queries, "episode_return", "c")) == (
+        [1, 1, 3, 4],
+        [2, 4],
+    )
+    assert (values_of(queries, "reward"), values_of(queries, "loss")) == ([7], [0.5])
+    assert [row["return"] for row in queries.episodes(Episodes(run="run")).rows] == [3, 5]
+    assert queries.metrics(Metrics(run="run")).agents == ["a", "b", "c"]
+
+
+def test_points_of_a_scalar_are_paged_and_none_is_left_out(store, queries):
+    lines = [{"event": "scalars", "step": each, "values": {"loss": each}, "ts": 1.0} for each in range(10)]
+    save(store, [*lines, *reports_apart(20, 22)], attempt=1)
+    save(store, goes_on_from(4) + lines[5:], attempt=2)
+    seen, start = [], 0
+    while start is not None:
+        page = queries.scalars(Scalars(run="run", metric="loss", start=start, limit=3))
+        seen += [(row["attempt"], row["step"], row["value"]) for row in page.rows]
+        start = page.next
+    assert seen == [(1 if each < 5 else 2, each, each) for each in range(10)]
+    rows = queries.scalars(Scalars(run="run", metric="loss", agent="b", attempt=1)).rows
+    assert [row["step"] for row in rows] == [20, 21]
+
+
+def test_scalar_with_the_name_of_a_series_of_episodes_is_one_if_there_are_none(store, queries):
+    save(store, [{"event": "scalars", "step": 1, "values": {"episode_return": 5}}])
+    assert values_of(queries, "episode_return") == [5]
+
+
 def test_checkpoints_of_all_attempts_in_the_order_in_which_they_were_saved(store, queries):
     saved = {"event": "checkpoint_saved", "ts": 1.0}
     lines = [{**saved, "path": f"{step}.pt", "step": step} for step in (10, 20)]
@@ -289,7 +372,7 @@ def test_nested_field_of_an_episode_is_not_repeated_in_its_row(store, queries):
         nested = [nested]
     save(store, [{"event": "episode", "episode": 1, "return": 2.0, "agent": nested, "seed": 7}])
     [row] = queries.episodes(Episodes(run="run")).rows
-    assert (row["agent"], row["seed"], row["return"]) == ("list", 7, 2.0)
+    assert (row["agent"], row["seed"], row["return"]) == (None, 7, 2.0)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"this is no database, whatever its name says"])

@@ -7,8 +7,9 @@ import math
 
 import pytest
 
-from mosaic_services.telemetry.lines import read_journal
-from mosaic_services.telemetry.summary import CURVE_POINTS, Curve, Summary
+from mosaic_services.telemetry.columns import read_journal
+from mosaic_services.telemetry.summary import Summary
+from mosaic_services.telemetry.tally import AGENTS, CURVE_POINTS, Curve, Tally
 
 
 def add(summary: Summary, *events: dict) -> None:
@@ -83,6 +84,48 @@ def test_restart_goes_on_with_the_same_aggregates():
     after = Summary.load(before.dump())
     add(after, *events[123:])
     assert after.dump() == whole.dump()
+
+
+# ── agents ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def episode(agent: str | None, number: int | None, value: float, **more: object) -> dict:
+    return {"event": "episode", "episode": number, "return": value, "agent": agent, "step": 1, **more}
+
+
+def test_returns_of_agents_that_report_apart_are_summed_up_for_each_episode():
+    summary = Summary()
+    # Two environments at once, so that episodes overlap.
+    add(summary, episode("a", 1, 1.0), episode("a", 2, 10.0), episode("b", 1, 2.0), episode("b", 2, 20.0))
+    body = summary.message("run", 1)
+    assert (body.episodes, body.return_last, body.return_mean) == (2, 30, 16.5)
+    assert {name: (each.episodes, each.return_last, each.return_mean) for name, each in body.agents.items()} == {
+        "a": (2, 10, 5.5),
+        "b": (2, 20, 11),
+    }
+    add(summary, episode("a", 3, 5.0))
+    again = Summary.load(summary.dump())
+    add(again, episode("b", 3, 1.0), episode("a", None, 7.0), episode("b", None, 8.0))
+    assert (again.message("run", 1).episodes, list(again.tally.team.recent)) == (5, [3, 30, 6, 7, 8])
+
+
+def test_episodes_without_an_agent_are_those_of_the_team():
+    summary = Summary()
+    add(summary, episode("a", 1, 1.0), episode("b", 1, 2.0), episode(None, 1, 50.0), episode("a", 2, 1.0))
+    body = summary.message("run", 1)
+    assert (body.episodes, body.return_mean, body.returns) == (1, 50, [50])
+    assert body.agents["a"].episodes == 2
+    add(summary, episode(None, 2, 9.0, returns={"a": 4.0, "b": "NaN"}))
+    body = summary.message("run", 1)
+    assert (body.episodes, body.return_last, body.agents["a"].return_last) == (2, 9, 4)
+    assert (body.agents["b"].episodes, body.agents["b"].return_last, body.agents["b"].return_mean) == (2, None, 2)
+
+
+def test_endless_agents_do_not_fill_the_summary():
+    tally = Tally()
+    for number in range(1000):
+        tally.add(f"agent-{number}", 7, 1.0)
+    assert (len(tally.by_agent()), tally.team.episodes, tally.team.last) == (AGENTS, 1, 1000)
 
 
 def test_endless_scalar_names_do_not_fill_the_summary():

@@ -12,9 +12,9 @@ import pytest
 
 from mosaic_bus.messages import Batch, Position, StreamTail, StreamTails
 from mosaic_services.telemetry import writer as module
+from mosaic_services.telemetry.columns import Journal, read_journal
 from mosaic_services.telemetry.errors import StoreTooNewError
 from mosaic_services.telemetry.inbox import Arrival, Inbox
-from mosaic_services.telemetry.lines import Journal, read_journal
 from mosaic_services.telemetry.store import Store, open_for_writing
 from mosaic_services.telemetry.streams import StreamKey
 from mosaic_services.telemetry.summary import Summary
@@ -141,11 +141,87 @@ def test_line_that_cannot_be_read_is_stored_as_malformed_and_its_neighbours_as_t
     assert why.startswith("cannot be read: ")
     assert reason in why
     assert bench.rows("SELECT count(*), sum(kind = 'malformed') FROM events") == [(len(lines) + 3, 1)]
-    assert bench.rows("SELECT count(*) FROM points") == [(3,)]
+    assert bench.rows("SELECT count(*) FROM episodes") == [(3,)]
     [(state, malformed)] = bench.rows("SELECT summary, malformed FROM streams")
     summary = Summary.load(state)
-    assert (summary.events, summary.episodes, summary.malformed, malformed) == (len(lines) + 3, 3, 1, 1)
+    assert (summary.events, summary.tally.team.episodes, summary.malformed, malformed) == (len(lines) + 3, 3, 1, 1)
     assert bench.writer.counters["unreadable"] == 1
+
+
+# ── several attempts ────────────────────────────────────────────────────────────────────────────────
+
+
+def episodes(first: int, last: int, value: float) -> list[bytes]:
+    fields = ({"event": "episode", "episode": each, "return": value, "step": each * 10} for each in range(first, last))
+    return [json.dumps(each).encode() for each in fields]
+
+
+STARTED = b'{"event":"run_started","task":"CartPole","total_steps":100}'
+FIRST, SECOND, THIRD = (StreamKey("run", attempt, "journal") for attempt in (1, 2, 3))
+
+
+def resumed(step: int) -> list[bytes]:
+    return [STARTED, b'{"event":"checkpoint_loaded","path":"x","step":%d}' % step]
+
+
+def stored_summary(bench: Bench) -> Summary:
+    """The newest summary as a query would find it; every part of it must be what a recount gives."""
+    [(state,)] = bench.rows("SELECT summary FROM streams ORDER BY attempt DESC LIMIT 1")
+    found = Summary.load(state)
+    store = Store(bench.path)
+    store.open()
+    recounted = store.tally("run")
+    store.close()
+    assert json.dumps(found.tally.dump()) == json.dumps(recounted.dump())
+    return found
+
+
+def returns(bench: Bench) -> list[float]:
+    return list(stored_summary(bench).tally.team.recent)
+
+
+def store_now(bench: Bench) -> None:
+    arrivals, tails = bench.inbox.take(0, 0, 0)
+    bench.writer._store_all(arrivals, tails)
+
+
+def test_what_a_later_attempt_plays_again_is_counted_once(bench):
+    bench.put([STARTED, *episodes(1, 6, 1.0)])
+    store_now(bench)
+    bench.put(resumed(30), key=SECOND)
+    store_now(bench)
+    assert returns(bench) == [1.0] * 5, "it has reported nothing of a step yet"
+    body = stored_summary(bench).message("run", 2)
+    assert (body.task, body.step, body.episodes) == ("CartPole", 50, 5)
+    bench.put(episodes(4, 5, 2.0), first=2, key=SECOND)
+    store_now(bench)
+    assert returns(bench) == [1.0, 1.0, 1.0, 2.0]
+    assert stored_summary(bench).message("run", 2).step == 40
+    bench.put(episodes(5, 8, 2.0), first=3, key=SECOND)
+    store_now(bench)
+    assert returns(bench) == [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]
+    bench.put([STARTED, *episodes(1, 3, 3.0)], key=THIRD)  # from the beginning
+    store_now(bench)
+    assert returns(bench) == [3.0, 3.0]
+    assert stored_summary(bench).message("run", 3).step == 20
+
+
+def test_lines_of_an_earlier_attempt_that_come_late_are_counted(bench):
+    bench.put([STARTED, *episodes(1, 3, 1.0)])
+    bench.put([*resumed(30), *episodes(4, 6, 2.0)], key=SECOND)
+    store_now(bench)
+    assert returns(bench) == [1.0, 1.0, 2.0, 2.0]
+    bench.put(episodes(3, 6, 1.0), first=3)  # of which two were played again
+    store_now(bench)
+    assert returns(bench) == [1.0, 1.0, 1.0, 2.0, 2.0]
+
+
+def test_attempts_that_are_stored_in_reverse_order_are_counted(bench):
+    bench.put([*resumed(30), *episodes(4, 6, 2.0)], key=SECOND)
+    store_now(bench)
+    bench.put([STARTED, *episodes(1, 6, 1.0)])
+    store_now(bench)
+    assert returns(bench) == [1.0, 1.0, 1.0, 2.0, 2.0]
 
 
 def test_copy_of_a_summary_is_independent_and_equal():

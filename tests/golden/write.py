@@ -13,6 +13,7 @@ from typing import Any
 from mosaic_bus import topics
 from mosaic_bus.commands import Ack, Cancel
 from mosaic_bus.messages import (
+    AgentSummary,
     AttemptPhase,
     AttemptReport,
     Batch,
@@ -132,6 +133,7 @@ BODIES: list[tuple[str, str, str, Model]] = [
             return_last=-21.0,
             return_mean=-20.5,
             returns=[-22.0, -20.0, -21.0],
+            agents={"player_0": AgentSummary(episodes=7, return_last=-21.0, return_mean=-20.5)},
             scalars={"loss": 0.125},
             last_event_at=NOW,
             received=300,

@@ -19,6 +19,7 @@ __all__ = [
     "MetricsResult",
     "Rows",
     "SavedCheckpoint",
+    "Scalars",
     "Series",
     "SeriesResult",
     "StreamCounters",
@@ -47,9 +48,10 @@ class Summaries(Command[SummariesResult]):
 
 
 class MetricsResult(Model):
-    """Names of series a run has, with how many points each."""
+    """Names of series a run has, with how many points each, and of its agents."""
 
     metrics: dict[str, int]
+    agents: list[str] = Field(default_factory=list, description="empty for a run whose events name no agent")
 
 
 class Metrics(Command[MetricsResult]):
@@ -79,8 +81,13 @@ class Series(Command[SeriesResult]):
     result: ClassVar[type[Model]] = SeriesResult
     run: str
     metric: str
+    agent: str | None = Field(
+        default=None,
+        description="None for the team: events without an agent if there are some, or else one point per episode or"
+        " step over all agents (sum of returns and rewards, longest length, mean of scalars)",
+    )
     attempt: AttemptNumber | None = Field(
-        default=None, description="None joins all, without the steps that a later attempt played anew"
+        default=None, description="None joins all, without the steps that a later attempt played again"
     )
     max_points: int = Field(default=500, ge=2, le=100_000)
     first_step: Step | None = None
@@ -100,6 +107,20 @@ class Episodes(Command[Rows]):
     name: ClassVar[str] = "episodes"
     result: ClassVar[type[Model]] = Rows
     run: str
+    agent: str | None = Field(default=None, description="None for the team, as in `series`")
+    attempt: AttemptNumber | None = Field(default=None, description="None joins all, as in `series`")
+    start: int = Field(default=0, ge=0)
+    limit: int = Field(default=1000, ge=1, le=100_000)
+
+
+class Scalars(Command[Rows]):
+    """The points of one scalar in order, none left out: number, attempt, step, ts, value."""
+
+    name: ClassVar[str] = "scalars"
+    result: ClassVar[type[Model]] = Rows
+    run: str
+    metric: str
+    agent: str | None = Field(default=None, description="None for the events that name no agent")
     attempt: AttemptNumber | None = Field(default=None, description="None joins all, as in `series`")
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=1000, ge=1, le=100_000)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mosaic_bus.commands import Metrics, Series
+from mosaic_bus.commands import Metrics, MetricsResult, Series
 from mosaic_bus.wording import did_you_mean
-from mosaic_services.cli.display.output import console, number, print_json, say, short, table
+from mosaic_services.cli.display.output import console, number, plain, print_json, say, short, table
 from mosaic_services.cli.display.plot import COLOURS, draw_curves
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.lookup import find_runs
@@ -27,6 +27,9 @@ def command(
         list[str],
         typer.Argument(metavar="RUN… METRIC", help="Runs by id or name, then episode_return, reward, a scalar…"),
     ],
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="Curve of one agent; the default is the team's.")
+    ] = None,
     points: Annotated[int, typer.Option("--points", min=2, max=100_000, help="Maximum number of points.")] = 200,
     values: Annotated[bool, typer.Option("--table", help="Print the numbers instead of a plot.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -36,9 +39,9 @@ def command(
     with current.connect() as bus:
         runs = find_runs(bus, names)
         if metric is None:
-            _print_names(bus.request("telemetry", Metrics(run=runs[0].run)).metrics, as_json=as_json)
+            _print_names(bus.request("telemetry", Metrics(run=runs[0].run)), as_json=as_json)
             return
-        found = [(run, _series(bus, run, metric, points)) for run in runs]
+        found = [(run, _series(bus, run, metric, agent, points)) for run in runs]
     if as_json:
         documents = [{"run": run.run, **series.model_dump(mode="json")} for run, series in found]
         print_json(documents[0] if len(documents) == 1 else documents)
@@ -48,13 +51,13 @@ def command(
         _plot(found, metric)
 
 
-def _series(bus: Bus, run: RunState, metric: str, points: int) -> SeriesResult:
-    metrics = bus.request("telemetry", Metrics(run=run.run)).metrics
-    if metric not in metrics:
-        known = "it has: " + ", ".join(sorted(metrics)) if metrics else "it has none yet"
-        hint = did_you_mean(metric, metrics) or known
-        raise InputError(f"run {short(run.run)} has no metric {metric!r}", hint)
-    return bus.request("telemetry", Series(run=run.run, metric=metric, max_points=points))
+def _series(bus: Bus, run: RunState, metric: str, agent: str | None, points: int) -> SeriesResult:
+    names = bus.request("telemetry", Metrics(run=run.run))
+    for what, given, known in (("metric", metric, list(names.metrics)), ("agent", agent, names.agents)):
+        if given is not None and given not in known:
+            listed = "it has: " + ", ".join(sorted(known)) if known else "it has none yet"
+            raise InputError(f"run {short(run.run)} has no {what} {given!r}", did_you_mean(given, known) or listed)
+    return bus.request("telemetry", Series(run=run.run, metric=metric, agent=agent, max_points=points))
 
 
 def _print_table(found: list[tuple[RunState, SeriesResult]], metric: str) -> None:
@@ -79,11 +82,13 @@ def _plot(found: list[tuple[RunState, SeriesResult]], metric: str) -> None:
         say(mark, f"{metric} of {run.name} ({short(run.run)}): {series.points:,} points{last}")
 
 
-def _print_names(metrics: dict[str, int], *, as_json: bool) -> None:
+def _print_names(names: MetricsResult, *, as_json: bool) -> None:
     if as_json:
-        print_json({"metrics": metrics})
+        print_json(names.model_dump(mode="json"))
         return
     rows = table("metric", "points", right=("points",))
-    for name, count in sorted(metrics.items()):
+    for name, count in sorted(names.metrics.items()):
         rows.add_row(name, f"{count:,}")
     console().print(rows)
+    if names.agents:
+        say("agents: " + ", ".join(plain(each) for each in names.agents))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 import yaml
 
@@ -27,6 +26,7 @@ from mosaic_services.cli.display.output import (
 from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 from mosaic_services.progress import fraction
+from mosaic_worker.events import read_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,9 +92,9 @@ def _own_summary(bus: Bus, summary: RunSummary | None) -> dict[str, Any]:
     asked = Events(run=summary.run, attempt=summary.attempt, kinds=["run_completed"], limit=1)
     try:
         rows = bus.request("telemetry", asked, timeout=3.0).rows
-        found = orjson.loads(rows[0]["line"]).get("summary") if rows else None
-    except (NoAnswerError, CommandRefusedError, orjson.JSONDecodeError):
+    except (NoAnswerError, CommandRefusedError):
         return {}
+    found = read_line(rows[0]["line"]).fields.get("summary") if rows else None
     return found if isinstance(found, dict) else {}
 
 
@@ -209,6 +209,9 @@ def _results(summary: RunSummary, folder: Path, own: dict[str, Any]) -> Table:
         rows.add_row(
             "return", f"{number(summary.return_mean)}{spread}  (last 100 episodes; last {number(summary.return_last)})"
         )
+    for name, agent in sorted(summary.agents.items()):
+        returns = f"{number(agent.return_mean)}  ({agent.episodes:,} episodes; last {number(agent.return_last)})"
+        rows.add_row(f"return of {plain(name)}", returns)
     for name, value in sorted(summary.scalars.items()):
         rows.add_row(name, number(value))
     if summary.checkpoint:

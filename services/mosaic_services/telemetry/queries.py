@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import orjson
+from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.commands import (
     Checkpoints,
@@ -19,6 +16,7 @@ from mosaic_bus.commands import (
     MetricsResult,
     Rows,
     SavedCheckpoint,
+    Scalars,
     Series,
     SeriesResult,
     StreamCounters,
@@ -29,11 +27,12 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
-from mosaic_services.telemetry.lines import number as as_number
-from mosaic_services.telemetry.lines import read_event
-from mosaic_services.telemetry.store import NUMBER_BITS
+from mosaic_services.telemetry.columns import TEAM
+from mosaic_services.telemetry.course import LAST_NUMBER, NUMBER_BITS, Part, join, span
+from mosaic_services.telemetry.series import choose, find_names, has_team
 from mosaic_services.telemetry.streams import StreamKey
 from mosaic_services.telemetry.summary import Summary
+from mosaic_worker.events import read_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,17 +43,21 @@ __all__ = ["PAGE_BYTES", "Queries"]
 PAGE_BYTES = 16 * 1024 * 1024
 """A reply holds at most so many bytes of lines; `next` says where to go on."""
 _ROW_BYTES = 120
-_NUMBER = (1 << NUMBER_BITS) - 1
-_LARGEST = (1 << 63) - 1
-_EPISODE_FIELDS = ("episode", "return", "length", "seed", "agent")
-
-
-class _Part(NamedTuple):
-    """What an attempt contributes to its run: all of it, or the steps before that from which a later one went on."""
-
-    stream: int
-    attempt: int
-    last_step: int | None
+_EPISODES = """
+SELECT number, step, ts, episode, value AS "return", length, seed, nullif(agent, '') AS agent
+FROM episodes WHERE stream = ? AND step <= ? AND number >= ? AND agent = ? ORDER BY number
+"""
+# Of a run whose agents report apart: the sum of each episode's returns, and the length of the longest.
+_SUMMED = """
+SELECT min(number) AS number, max(step) AS step, max(ts) AS ts, episode, sum(value) AS "return",
+       max(length) AS length, min(seed) AS seed, NULL AS agent
+FROM episodes WHERE stream = ? AND step <= ? GROUP BY coalesce(episode, -number - 1) HAVING min(number) >= ?
+ORDER BY 1
+"""
+_POINTS = """
+SELECT number, step, ts, value
+FROM points WHERE stream = ? AND step <= ? AND number >= ? AND metric = ? AND agent = ? ORDER BY number
+"""
 
 
 class Queries:
@@ -112,7 +115,7 @@ class Queries:
         condition = "NOT final" if command.run is None else "run = ?"
         with self._read() as db:
             if command.run is not None:
-                _stream_ids(db, command.run, None)
+                _require_known(db, command.run)
             rows = db.execute(
                 "SELECT run, attempt, kind, host, number, received, repaired, malformed, final FROM streams"  # noqa: S608
                 f" WHERE {condition} ORDER BY run, attempt, kind",
@@ -139,42 +142,19 @@ class Queries:
     # ── series ──────────────────────────────────────────────────────────────────────────────────
 
     def metrics(self, command: Metrics) -> MetricsResult:
-        """Names of a run's series, with how many points each."""
+        """Names of a run's series with how many points each has, and names of its agents."""
         with self._read() as db:
-            found: Counter[str] = Counter()
-            rewards = 0
-            for stream, _, last in _joined(db, command.run, None):
-                found.update(
-                    dict(
-                        db.execute(
-                            "SELECT metric, count(*) FROM points WHERE stream = ? AND step <= ? GROUP BY metric",
-                            (stream, _or_all(last)),
-                        ).fetchall()
-                    )
-                )
-                rewards += db.execute(
-                    "SELECT count(*) FROM (SELECT 1 FROM events WHERE id BETWEEN ? AND ? AND kind = 'step'"
-                    " AND value IS NOT NULL AND step <= ?)",
-                    (*_span(stream), _or_all(last)),
-                ).fetchone()[0]
-        return MetricsResult(metrics={**({"reward": rewards} if rewards else {}), **dict(sorted(found.items()))})
+            parts = _parts(db, command.run)
+            names, agents = find_names(db, parts)
+            counts = {name: choose(db, name, parts).count(db) for name in names}
+        return MetricsResult(metrics={name: count for name, count in counts.items() if count}, agents=agents)
 
     def series(self, command: Series) -> SeriesResult:
         """One series, thinned into buckets of steps: the mean, lowest and highest of each."""
         with self._read() as db:
-            source, values = _series_source(command, _joined(db, command.run, command.attempt))
-            points, low, high = db.execute(f"SELECT count(*), min(step), max(step) FROM ({source})", values).fetchone()  # noqa: S608
-            if points <= command.max_points:
-                rows = db.execute(
-                    f"SELECT step, value, value, value, ts FROM ({source}) ORDER BY step, place",  # noqa: S608
-                    values,
-                ).fetchall()
-            else:
-                rows = db.execute(
-                    "SELECT CAST(avg(step) AS INTEGER), avg(value), min(value), max(value), avg(ts)"  # noqa: S608
-                    f" FROM ({source}) GROUP BY CAST((step - ?) * ? / ? AS INTEGER) ORDER BY 1",
-                    (*values, low, float(command.max_points), float(high - low + 1)),
-                ).fetchall()
+            parts = _parts(db, command.run, command.attempt)
+            source = choose(db, command.metric, parts, command.agent, command.first_step, command.last_step)
+            rows, points = source.thinned(db, command.max_points)
         steps, means, lows, highs, times = (list(column) for column in zip(*rows, strict=True)) if rows else ([],) * 5
         return SeriesResult(
             metric=command.metric, steps=steps, values=means, lows=lows, highs=highs, times=times, points=points
@@ -183,34 +163,23 @@ class Queries:
     # ── rows ────────────────────────────────────────────────────────────────────────────────────
 
     def episodes(self, command: Episodes) -> Rows:
-        """Episodes in order; where attempts are joined, `start` and `next` count the attempt in their upper bits."""
+        """Return episodes in order."""
         with self._read() as db:
-            parts = _joined(db, command.run, command.attempt)
-            joined = command.attempt is None
+            parts = _parts(db, command.run, command.attempt)
+            if command.agent is None and not has_team(db, parts):
+                return _course_page(db, command, parts, _SUMMED, ())
+            return _course_page(db, command, parts, _EPISODES, (command.agent or TEAM,))
 
-            def place(attempt: int, number: int) -> int:
-                return attempt << NUMBER_BITS | number if joined else number
-
-            def rows() -> Iterator[tuple[int, int, dict[str, Any]]]:
-                for stream, attempt, last in parts:
-                    begin = max(0, command.start - place(attempt, 0))
-                    if begin > _NUMBER:
-                        continue
-                    for number, ts, step, value, line in db.execute(
-                        "SELECT id & ?, ts, step, value, line FROM events INDEXED BY events_but_steps"
-                        " WHERE id BETWEEN ? AND ? AND kind <> 'step' AND kind = 'episode' AND coalesce(step, 0) <= ?"
-                        " ORDER BY id",
-                        (_NUMBER, stream << NUMBER_BITS | begin, _span(stream)[1], _or_all(last)),
-                    ):
-                        row = {"number": number, "attempt": attempt, "step": step, "ts": ts, **_episode(line)}
-                        yield place(attempt, number), _ROW_BYTES, {**row, "return": value}
-
-            return _page(rows(), command.limit)
+    def scalars(self, command: Scalars) -> Rows:
+        """Return the points of a scalar in order."""
+        with self._read() as db:
+            parts = _parts(db, command.run, command.attempt)
+            return _course_page(db, command, parts, _POINTS, (command.metric, command.agent or TEAM))
 
     def events(self, command: Events) -> Rows:
         """Events of one attempt in order of number, with the lines as they were written."""
         with self._read() as db:
-            stream = next(iter(_stream_ids(db, command.run, command.attempt)), 0)
+            stream = next((part.stream for part in _parts(db, command.run, command.attempt)), 0)
             index, condition = "", ""
             if command.kinds:
                 condition = f" AND kind IN ({','.join('?' * len(command.kinds))})"
@@ -220,7 +189,7 @@ class Queries:
                 "SELECT events.id & ?, kind, ts, step, value, line,"  # noqa: S608
                 " CASE kind WHEN 'malformed' THEN (SELECT reason FROM malformed WHERE malformed.id = events.id) END"
                 f" FROM events{index} WHERE events.id BETWEEN ? AND ?{condition} ORDER BY events.id",
-                (_NUMBER, stream << NUMBER_BITS | min(command.start, _NUMBER), _span(stream)[1], *command.kinds),
+                (LAST_NUMBER, stream << NUMBER_BITS | min(command.start, LAST_NUMBER), span(stream)[1], *command.kinds),
             )
 
             def rows() -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -234,14 +203,14 @@ class Queries:
     def checkpoints(self, command: Checkpoints) -> CheckpointsResult:
         """List the checkpoints that the journals of a run name."""
         with self._read() as db:
-            _stream_ids(db, command.run, None)
+            _require_known(db, command.run)
             rows = db.execute(
                 "SELECT streams.attempt, streams.host, events.ts, events.step, events.line"
                 " FROM streams JOIN events INDEXED BY events_but_steps ON events.id BETWEEN streams.id << ?1"
                 " AND streams.id << ?1 | ?2 WHERE streams.run = ?3 AND streams.kind = 'journal'"
                 " AND events.kind <> 'step' AND events.kind = 'checkpoint_saved'"
                 " ORDER BY streams.attempt DESC, events.id DESC LIMIT ?4",
-                (NUMBER_BITS, _NUMBER, command.run, command.limit),
+                (NUMBER_BITS, LAST_NUMBER, command.run, command.limit),
             ).fetchall()
         found = (_checkpoint(*row) for row in reversed(rows))
         return CheckpointsResult(checkpoints=[each for each in found if each is not None])
@@ -249,7 +218,7 @@ class Queries:
     def logs(self, command: Logs) -> Rows:
         """Lines of the log of one attempt: a page, or the end."""
         with self._read() as db:
-            _stream_ids(db, command.run, None)
+            _require_known(db, command.run)
             row = db.execute(
                 "SELECT id FROM streams WHERE run = ? AND kind = 'log' AND attempt = coalesce(?, (SELECT max(attempt)"
                 " FROM streams WHERE run = ?))",
@@ -257,17 +226,17 @@ class Queries:
             ).fetchone()
             if row is None:
                 return Rows(rows=[])
-            first, last = _span(row[0])
+            first, last = span(row[0])
             if command.tail is not None:
                 found: Iterable[tuple[int, str | bytes]] = db.execute(
                     "SELECT id & ?, line FROM logs WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT ?",
-                    (_NUMBER, first, last, command.tail),
+                    (LAST_NUMBER, first, last, command.tail),
                 )
                 newest = _page(_log_rows(found), command.tail).rows
                 return Rows(rows=newest[::-1])
             found = db.execute(
                 "SELECT id & ?, line FROM logs WHERE id BETWEEN ? AND ? ORDER BY id",
-                (_NUMBER, first + min(command.start, _NUMBER), last),
+                (LAST_NUMBER, first + min(command.start, LAST_NUMBER), last),
             )
             return _page(_log_rows(found), command.limit)
 
@@ -275,83 +244,35 @@ class Queries:
 # ── pieces ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stream_ids(db: sqlite3.Connection, run: str, attempt: int | None) -> dict[int, int]:
-    """Ids of the journals of a run with their attempts, oldest first; one that wrote nothing is not there."""
-    rows = db.execute(
-        "SELECT id, attempt FROM streams WHERE run = ? AND kind = 'journal' ORDER BY attempt", (run,)
-    ).fetchall()
-    if not rows and not db.execute("SELECT 1 FROM streams WHERE run = ?", (run,)).fetchone():
+def _require_known(db: sqlite3.Connection, run: str) -> None:
+    if db.execute("SELECT 1 FROM streams WHERE run = ?", (run,)).fetchone() is None:
         said = f"nothing is stored of run {run!r}: it has written nothing yet, or the id is wrong"
         raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, RefusalDetails(value=run))
-    return {stream: each for stream, each in rows if attempt in {None, each}}
 
 
-def _joined(db: sqlite3.Connection, run: str, attempt: int | None) -> list[_Part]:
-    """The attempts of a run as one course of steps, or one of them as it is.
-
-    An attempt that went on from a checkpoint played the steps after it anew, and one that began anew all of them: of
-    those before it, the rest counts no more. One that has got nowhere as yet takes nothing away.
-    """
-    ids = _stream_ids(db, run, attempt)
-    parts: list[_Part] = []
-    last: int | None = None
-    for stream, each in reversed(ids.items()):
-        parts.append(_Part(stream, each, last))
-        if len(ids) > 1 and (first := _first_step(db, stream)) is not None:
-            last = min(_resumed_at(db, stream), first - 1, _or_all(last))
-    return parts[::-1]
+def _parts(db: sqlite3.Connection, run: str, attempt: int | None = None) -> list[Part]:
+    """The attempts of a run as one course of steps, or one of them as it is; one that wrote nothing is not there."""
+    _require_known(db, run)
+    return join(db, run, attempt)
 
 
-def _first_step(db: sqlite3.Connection, stream: int) -> int | None:
-    """The first step that an attempt reported anything of."""
-    row = db.execute(
-        "SELECT step FROM events WHERE id BETWEEN ? AND ? AND kind IN ('step', 'episode', 'scalars')"
-        " AND step IS NOT NULL ORDER BY id LIMIT 1",
-        _span(stream),
-    ).fetchone()
-    return None if row is None else int(row[0])
+def _course_page(
+    db: sqlite3.Connection, command: Episodes | Scalars, parts: list[Part], sql: str, values: tuple[str, ...]
+) -> Rows:
+    """Return a page of rows of all parts. Where attempts are joined, `start` and `next` hold one in the upper bits."""
 
+    def rows() -> Iterator[tuple[int, int, dict[str, Any]]]:
+        for stream, attempt, last_step in parts:
+            offset = attempt << NUMBER_BITS if command.attempt is None else 0
+            begin = max(0, command.start - offset)
+            if begin > LAST_NUMBER:
+                continue
+            found = db.execute(sql, (stream, last_step, begin, *values))
+            names = [column[0] for column in found.description]
+            for row in found:
+                yield row[0] | offset, _ROW_BYTES, {"attempt": attempt, **dict(zip(names, row, strict=True))}
 
-def _resumed_at(db: sqlite3.Connection, stream: int) -> int:
-    """The step from which an attempt went on; -1, before all steps, if it began anew."""
-    row = db.execute(
-        "SELECT step FROM events INDEXED BY events_but_steps WHERE id BETWEEN ? AND ? AND kind <> 'step'"
-        " AND kind = 'checkpoint_loaded' AND step IS NOT NULL ORDER BY id LIMIT 1",
-        _span(stream),
-    ).fetchone()
-    return -1 if row is None else int(row[0])
-
-
-def _or_all(last_step: int | None) -> int:
-    return _LARGEST if last_step is None else last_step
-
-
-def _span(stream: int) -> tuple[int, int]:
-    """The ids of a stream's first and last possible line."""
-    return stream << NUMBER_BITS, stream << NUMBER_BITS | _NUMBER
-
-
-def _series_source(command: Series, attempts: list[_Part]) -> tuple[str, list[Any]]:
-    """The rows of a series before thinning, as SQL with its values: step, value, ts, place."""
-    parts: list[str] = []
-    values: list[Any] = []
-    for stream, _, last in attempts:
-        limits = ""
-        bounds: list[Any] = []
-        for sign, bound in ((">=", command.first_step), ("<=", command.last_step), ("<=", last)):
-            if bound is not None:
-                limits += f" AND step {sign} ?"
-                bounds.append(bound)
-        if command.metric == "reward":
-            parts.append(
-                "SELECT step, value, ts, id AS place FROM events WHERE id BETWEEN ? AND ? AND kind = 'step'"  # noqa: S608
-                f" AND step IS NOT NULL AND value IS NOT NULL{limits}"
-            )
-            values += [*_span(stream), *bounds]
-        else:
-            parts.append(f"SELECT step, value, ts, number AS place FROM points WHERE stream = ? AND metric = ?{limits}")  # noqa: S608
-            values += [stream, command.metric, *bounds]
-    return " UNION ALL ".join(parts) or "SELECT 0 AS step, 0 AS value, 0 AS ts, 0 AS place WHERE 0", values
+    return _page(rows(), command.limit)
 
 
 def _page(rows: Iterable[tuple[int, int, dict[str, Any]]], limit: int) -> Rows:
@@ -376,27 +297,11 @@ def _checkpoint(
     attempt: int, host: str, ts: float | None, step: int | None, line: str | bytes
 ) -> SavedCheckpoint | None:
     """Read a stored `checkpoint_saved`; one that names no path is of no use to anybody."""
-    try:
-        fields = read_event(orjson.loads(line)).fields
-    except ValueError:
+    event = read_line(line)
+    if event.path is None:
         return None
-    if not isinstance(path := fields.get("path"), str) or not path:
-        return None
-    best, score = fields.get("best") is True, as_number(fields.get("score"))
-    return SavedCheckpoint(attempt=attempt, host=host, path=path, step=step, ts=ts, best=best, score=score)
-
-
-def _episode(line: str | bytes) -> dict[str, Any]:
-    try:
-        fields = read_event(orjson.loads(line)).fields
-    except ValueError:  # a bare NaN: what matters is in the columns
-        fields = {}
-    return {name: _plain(fields.get(name)) for name in _EPISODE_FIELDS}
-
-
-def _plain(value: object) -> object:
-    """What is nested, however deep, is not repeated in a row: it may be more than a reply can carry."""
-    return value if value is None or isinstance(value, (str, int, float)) else type(value).__name__
+    best, score = event.fields.get("best") is True, event.number("score")
+    return SavedCheckpoint(attempt=attempt, host=host, path=event.path, step=step, ts=ts, best=best, score=score)
 
 
 def _bytes(text: str) -> int:

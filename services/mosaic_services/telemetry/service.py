@@ -19,6 +19,7 @@ from mosaic_bus.commands import (
     MetricsResult,
     Resend,
     Rows,
+    Scalars,
     Series,
     SeriesResult,
     Streams,
@@ -75,6 +76,7 @@ class TelemetryService(Service):
         self.handle(Metrics, self._on_metrics)
         self.handle(Series, self._on_series)
         self.handle(Episodes, self._on_episodes)
+        self.handle(Scalars, self._on_scalars)
         self.handle(Events, self._on_events)
         self.handle(Logs, self._on_logs)
         self.handle(Checkpoints, self._on_checkpoints)
@@ -195,6 +197,10 @@ class TelemetryService(Service):
     async def _on_episodes(self, command: Episodes) -> Rows:
         async with self._querying:
             return await asyncio.to_thread(self._queries.episodes, command)
+
+    async def _on_scalars(self, command: Scalars) -> Rows:
+        async with self._querying:
+            return await asyncio.to_thread(self._queries.scalars, command)
 
     async def _on_events(self, command: Events) -> Rows:
         async with self._querying:

@@ -8,20 +8,20 @@ import sqlite3
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from mosaic_services.telemetry.course import NUMBER_BITS, join, span
 from mosaic_services.telemetry.errors import StoreTooNewError
 from mosaic_services.telemetry.streams import Counts, Stream, StreamKey
 from mosaic_services.telemetry.summary import Summary
+from mosaic_services.telemetry.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from mosaic_services.telemetry.lines import Journal
+    from mosaic_services.telemetry.columns import Journal
 
-__all__ = ["INSERT_EVENT", "NUMBER_BITS", "Entry", "Store", "open_for_writing"]
+__all__ = ["INSERT_EVENT", "Entry", "Store", "open_for_writing"]
 
-NUMBER_BITS = 40
-"""An event's id is its stream's id and, in the lower bits, its number: insertion is always at the end of a stream."""
 _VERSION = 1
 
 # Large pages and a WAL of 16 MiB between checkpoints: fewer system calls per row, measured a fifth faster than
@@ -66,14 +66,31 @@ CREATE TABLE IF NOT EXISTS malformed (
     id INTEGER PRIMARY KEY,         -- that of the event
     reason TEXT NOT NULL
 );
-CREATE TABLE IF NOT EXISTS points ( -- scalars, and return and length of episodes
+CREATE TABLE IF NOT EXISTS agents ( -- of the steps that name one
+    id INTEGER PRIMARY KEY,         -- that of the event
+    agent TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS points ( -- of scalars
     stream INTEGER NOT NULL,
     metric TEXT NOT NULL,
+    agent TEXT NOT NULL,            -- empty: the team
     number INTEGER NOT NULL,        -- of the line that holds it
     step INTEGER NOT NULL,
     value REAL,                     -- NULL where it is not a number
     ts REAL,
-    PRIMARY KEY (stream, metric, number)
+    PRIMARY KEY (stream, metric, agent, number)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS episodes (
+    stream INTEGER NOT NULL,
+    agent TEXT NOT NULL,            -- empty: the team
+    number INTEGER NOT NULL,        -- of the line that holds it
+    step INTEGER NOT NULL,
+    ts REAL,
+    episode INTEGER,
+    value REAL,                     -- the return
+    length INTEGER,
+    seed INTEGER,
+    PRIMARY KEY (stream, agent, number)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS logs (
     id INTEGER PRIMARY KEY,         -- stream << 40 | number
@@ -191,7 +208,29 @@ class Store:
         if row is not None:
             return _entry(row)
         stream_id, self._next_id = self._next_id, self._next_id + 1
-        return Entry(stream_id, Stream(key, host), Summary() if key.kind == "journal" else None)
+        return Entry(stream_id, Stream(key, host), self._first_summary(key) if key.kind == "journal" else None)
+
+    def _first_summary(self, key: StreamKey) -> Summary:
+        """Return the summary that a new journal begins with: it goes on from that of the attempt before."""
+        row = self._db.execute(
+            "SELECT summary FROM streams WHERE run = ? AND kind = 'journal' AND attempt < ? ORDER BY attempt DESC"
+            " LIMIT 1",
+            (key.run, key.attempt),
+        ).fetchone()
+        if key.attempt == 1:
+            return Summary()
+        return Summary.load(None if row is None else row[0]).next_attempt()
+
+    def tally(self, run: str) -> Tally:
+        """Count the episodes of a run anew, over all its attempts."""
+        tally = Tally()
+        for stream, _, last_step in join(self._db, run):
+            for row in self._db.execute(
+                "SELECT agent, episode, value FROM episodes WHERE stream = ? AND step <= ? ORDER BY number, agent",
+                (stream, last_step),
+            ):
+                tally.add(*row)
+        return tally
 
     def unfinished(self) -> list[Entry]:
         """Return all streams that are not known to be whole."""
@@ -235,13 +274,25 @@ class Store:
         self._db.executemany(_INSERT_EVENTS, [values[at : at + _WIDTH] for at in range(0, len(values), _WIDTH)])
         self._db.executemany(INSERT_EVENT, rows)
         if journal.points:
-            # A repeated metric in one line keeps its last value, as JSON does.
+            # Two names may become one when they are cleaned: the last value is kept.
             self._db.executemany(
-                "INSERT OR REPLACE INTO points (stream, metric, number, step, value, ts) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO points (stream, metric, agent, number, step, value, ts)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (stream_id, metric, first + index, step, value, ts)
-                    for metric, index, step, value, ts in journal.points
+                    (stream_id, metric, agent, first + index, step, value, ts)
+                    for metric, agent, index, step, value, ts in journal.points
                 ],
+            )
+        if journal.episodes:
+            self._db.executemany(
+                "INSERT OR REPLACE INTO episodes (stream, number, agent, step, ts, episode, value, length, seed)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(stream_id, first + index, *row) for index, *row in journal.episodes],
+            )
+        if journal.agents:
+            self._db.executemany(
+                "INSERT INTO agents (id, agent) VALUES (?, ?)",
+                [(start + index, agent) for index, agent in journal.agents],
             )
         if malformed := journal.malformed:
             self._db.executemany(
@@ -259,10 +310,11 @@ class Store:
 
     def remove_journal(self, stream_id: int, first: int) -> None:
         """Take back the lines from a number on; for when `add_journal` failed half-way."""
-        span = (stream_id << NUMBER_BITS | first, (stream_id + 1 << NUMBER_BITS) - 1)
-        self._db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span)
-        self._db.execute("DELETE FROM malformed WHERE id BETWEEN ? AND ?", span)
-        self._db.execute("DELETE FROM points WHERE stream = ? AND number >= ?", (stream_id, first))
+        for table in ("events", "malformed", "agents"):
+            ids = (stream_id << NUMBER_BITS | first, span(stream_id)[1])
+            self._db.execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", ids)  # noqa: S608 - a constant
+        for table in ("points", "episodes"):
+            self._db.execute(f"DELETE FROM {table} WHERE stream = ? AND number >= ?", (stream_id, first))  # noqa: S608
 
 
 def _entry(row: tuple[int, str, int, str, str, int, int, int, int, int, int, bytes | None]) -> Entry:

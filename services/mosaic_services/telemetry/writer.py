@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus.logs import Logger
 from mosaic_services.settings.model import TelemetrySettings
-from mosaic_services.telemetry.lines import read_journal, read_log, unreadable
-from mosaic_services.telemetry.store import NUMBER_BITS, Entry, Store
+from mosaic_services.telemetry.columns import read_journal, read_log, unreadable
+from mosaic_services.telemetry.course import NUMBER_BITS
+from mosaic_services.telemetry.store import Entry, Store
 from mosaic_services.telemetry.streams import Ask, StreamKey
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mosaic_bus.messages import Position, RunSummary, StreamTails
+    from mosaic_services.telemetry.columns import Journal
     from mosaic_services.telemetry.inbox import Arrival, Inbox
-    from mosaic_services.telemetry.lines import Journal
     from mosaic_services.telemetry.summary import Summary
 
 __all__ = ["Report", "Writer"]
@@ -86,6 +87,7 @@ class Writer(threading.Thread):
         self._store = Store(path)
         self._entries: dict[StreamKey, Entry] = {}
         self._newest: dict[str, int] = {}
+        self._recount: set[str] = set()  # runs whose episodes must be counted anew
         self._announced: dict[str, tuple[float, set[StreamKey]]] = {}
         self._changed: set[StreamKey] = set()
         self._told_at: dict[StreamKey, float] = {}
@@ -195,6 +197,8 @@ class Writer(threading.Thread):
             before = entry.summary.malformed
             summary = self._add_journal(entry.id, take.first, data, entry.summary)
             stream.counts.malformed += summary.malformed - before
+            if _changes_the_course(stream.key, take.first, entry.summary, summary, self._newest[stream.key.run]):
+                self._recount.add(stream.key.run)
             self._entries[stream.key] = touched[stream.key] = entry._replace(summary=summary)
         self.counters["stored"] += take.lines
         if repair:
@@ -231,6 +235,13 @@ class Writer(threading.Thread):
         wall = self._wall()
         for entry in touched.values():
             self._store.save(entry, wall)
+        for run in self._recount:
+            key = StreamKey(run, self._newest[run], "journal")
+            entry = touched[key] = self._find(key, "")
+            if entry.summary is not None:
+                entry.summary.tally = self._store.tally(run)
+            self._store.save(entry, wall)
+        self._recount.clear()
         self._store.commit()
         self.counters["commits"] += 1
         self._changed.update(touched)
@@ -241,6 +252,7 @@ class Writer(threading.Thread):
 
     def _load(self) -> None:
         self._newest.clear()
+        self._recount.clear()
         self._entries = {entry.stream.key: entry for entry in self._store.unfinished()}
         for key in self._entries:
             self._note_attempt(key)
@@ -353,6 +365,13 @@ class Writer(threading.Thread):
             else:
                 self._report(Report(heartbeat=True))
                 return
+
+
+def _changes_the_course(key: StreamKey, first: int, before: Summary, after: Summary, newest: int) -> bool:
+    """Whether lines have more effect on the episodes of their run than to add to them."""
+    is_late = key.attempt < newest
+    begins = before.step_before is not None and after.step_before is None
+    return (key.attempt > 1 and (first == 0 or begins)) or is_late
 
 
 def _standing(entry: Entry) -> tuple[Position, bool]:

@@ -1,13 +1,12 @@
-"""The columns of exported Parquet files, and how scalars are taken out of events. docs/cli.md describes them."""
+"""The columns of exported Parquet files. docs/cli.md describes them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
-__all__ = ["EPISODES", "EVENTS", "LOGS", "SCALARS", "scalar_rows", "table_of"]
+__all__ = ["EPISODES", "EVENTS", "LOGS", "SCALARS", "table_of"]
 
 
 def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -36,10 +35,12 @@ EPISODES = _schema(
 )
 SCALARS = _schema(
     ("attempt", pa.int32()),
+    ("number", pa.int64()),
     ("step", pa.int64()),
     ("name", pa.string()),
     ("value", pa.float64()),
     ("ts", pa.float64()),
+    ("agent", pa.string()),
 )
 LOGS = _schema(("attempt", pa.int32()), ("number", pa.int64()), ("line", pa.string()))
 
@@ -61,38 +62,3 @@ def _fitting(value: object, kind: pa.DataType) -> object:
     except (OverflowError, pa.ArrowException):
         return None
     return value
-
-
-def scalar_rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per number in each `scalars` event; older dialects keep them in `payload` or `data`."""
-    rows = []
-    for event in events:
-        if event.get("event") != "scalars":
-            continue
-        for name, value in _values(event["line"]).items():
-            number = _number(value)
-            if number is not None:
-                rows.append({"step": event.get("step"), "name": str(name), "value": number, "ts": event.get("ts")})
-    return rows
-
-
-def _values(line: str | bytes) -> dict[str, Any]:
-    try:
-        document = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return {}
-    if not isinstance(document, dict):
-        return {}
-    for place in (document, document.get("payload"), document.get("data")):
-        if isinstance(place, dict) and isinstance(place.get("values"), dict):
-            return dict(place["values"])
-    return {}
-
-
-def _number(value: object) -> float | None:
-    """JSON has no NaN and no infinities: the protocol writes them as strings."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, str) and value not in {"NaN", "Infinity", "-Infinity"}:
-        return None
-    return float(value)

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from mosaic_bus.commands import Episodes, Events, Logs, RunDetail, Show, StreamCounters, Streams
+from mosaic_bus.commands import Episodes, Events, Logs, Metrics, RunDetail, Scalars, Show, StreamCounters, Streams
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.cli.display.output import console, print_json, say, short
 from mosaic_services.cli.errors import FAILED, CliError, InputError
-from mosaic_services.cli.export.columns import EPISODES, EVENTS, LOGS, SCALARS, scalar_rows, table_of
+from mosaic_services.cli.export.columns import EPISODES, EVENTS, LOGS, SCALARS, table_of
 from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 
@@ -144,14 +144,19 @@ def _write(bus: Bus, detail: RunDetail, folder: Path, advance: Callable[[int], N
     ):
         for attempt in attempts:
             for rows in _pages(bus, Events(run=run, attempt=attempt, limit=_PAGE)):
-                counts["events"] += _append(events, EVENTS, rows, attempt)
-                counts["scalars"] += _append(scalars, SCALARS, scalar_rows(rows), attempt)
+                counts["events"] += _append(events, EVENTS, rows, attempt=attempt)
                 advance(len(rows))
-            for rows in _pages(bus, Episodes(run=run, attempt=attempt, limit=_PAGE)):
-                counts["episodes"] += _append(episodes, EPISODES, rows, attempt)
             for rows in _pages(bus, Logs(run=run, attempt=attempt, limit=_PAGE)):
-                counts["logs"] += _append(logs, LOGS, rows, attempt)
+                counts["logs"] += _append(logs, LOGS, rows, attempt=attempt)
                 advance(len(rows))
+        # Episodes and scalars are those of the run: what a later attempt played again is in there once.
+        metrics, agents = _names(bus, run)
+        for agent in (None, *agents):
+            for rows in _pages(bus, Episodes(run=run, agent=agent, limit=_PAGE)):
+                counts["episodes"] += _append(episodes, EPISODES, rows)
+            for metric in metrics:
+                for rows in _pages(bus, Scalars(run=run, metric=metric, agent=agent, limit=_PAGE)):
+                    counts["scalars"] += _append(scalars, SCALARS, rows, name=metric, agent=agent)
     return counts
 
 
@@ -159,13 +164,24 @@ def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     return pq.ParquetWriter(path, schema, compression="zstd")
 
 
-def _append(writer: pq.ParquetWriter, schema: pa.Schema, rows: list[dict[str, Any]], attempt: int) -> int:
+def _append(writer: pq.ParquetWriter, schema: pa.Schema, rows: list[dict[str, Any]], **more: object) -> int:
     if rows:
-        writer.write_table(table_of([{"attempt": attempt, **row} for row in rows], schema))
+        writer.write_table(table_of([{**more, **row} for row in rows], schema))
     return len(rows)
 
 
-def _pages(bus: Bus, query: Events | Episodes | Logs) -> Iterator[list[dict[str, Any]]]:
+def _names(bus: Bus, run: str) -> tuple[list[str], list[str]]:
+    """The scalars and the agents of a run."""
+    try:
+        found = bus.request("telemetry", Metrics(run=run), timeout=30.0)
+    except CommandRefusedError as error:
+        if error.code == "unknown_run":
+            return [], []
+        raise
+    return list(found.metrics), found.agents
+
+
+def _pages(bus: Bus, query: Events | Episodes | Logs | Scalars) -> Iterator[list[dict[str, Any]]]:
     """All pages of a query; a run that wrote nothing has none."""
     start: int | None = 0
     while start is not None:

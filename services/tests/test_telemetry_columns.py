@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mosaic_services.telemetry.lines import LOG_LINE_BYTES, read_journal, read_log
+from mosaic_services.telemetry.columns import LOG_LINE_BYTES, read_journal, read_log
 from mosaic_services.telemetry.store import NUMBER_BITS, Store
 from mosaic_services.telemetry.summary import Summary
 
@@ -128,9 +128,8 @@ def test_episode_without_a_step_takes_the_one_before_it():
         {"event": "episode", "episode": 11, "return": 3.0, "step": 90},
         {"event": "episode", "episode": 12, "return": 4.0},
     )
-    returns = [(point.step, point.value) for point in journal.points if point.metric == "episode_return"]
-    assert returns == [(9, 1.0), (70, 2.0), (90, 3.0), (90, 4.0)]
-    assert [point.value for point in journal.points if point.metric == "episode_length"] == [5]
+    rows = [(row.step, row.value, row.length) for row in journal.episodes]
+    assert rows == [(9, 1.0, None), (70, 2.0, 5), (90, 3.0, None), (90, 4.0, None)]
 
 
 def test_log_lines_are_never_parsed_and_cut_when_long():

@@ -1,0 +1,72 @@
+"""Joins the attempts of a run into one course of steps, in which what was played twice counts once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import sqlite3
+
+__all__ = ["LAST_NUMBER", "NUMBER_BITS", "Part", "join", "span"]
+
+NUMBER_BITS = 40
+"""An event's id is its stream's id and, in the lower bits, its number: insertion is always at the end of a stream."""
+LAST_NUMBER = (1 << NUMBER_BITS) - 1
+_ALL_STEPS = (1 << 63) - 1
+_FROM_THE_BEGINNING = -1
+
+
+class Part(NamedTuple):
+    """What one attempt contributes to its run: its events up to a step."""
+
+    stream: int
+    attempt: int
+    last_step: int
+
+
+def join(db: sqlite3.Connection, run: str, attempt: int | None = None) -> list[Part]:
+    """Return the parts of a run, oldest first, or the whole of one attempt.
+
+    An attempt that resumes from a checkpoint plays the steps after it again, and one that starts from the beginning
+    plays all of them again: of the attempts before it, only the steps up to there count. An attempt that has not
+    reported anything of a step yet replaces nothing.
+    """
+    streams = db.execute(
+        "SELECT id, attempt FROM streams WHERE run = ? AND kind = 'journal' ORDER BY attempt DESC", (run,)
+    ).fetchall()
+    parts: list[Part] = []
+    last = _ALL_STEPS
+    for stream, each in streams:
+        if attempt is not None:
+            if attempt == each:
+                parts.append(Part(stream, each, _ALL_STEPS))
+            continue
+        parts.append(Part(stream, each, last))
+        if len(streams) > 1 and (first := _first_step(db, stream)) is not None:
+            last = min(_resumed_at(db, stream), first - 1, last)
+    return parts[::-1]
+
+
+def span(stream: int) -> tuple[int, int]:
+    """Return the ids of a stream's first and last possible event."""
+    return stream << NUMBER_BITS, stream << NUMBER_BITS | LAST_NUMBER
+
+
+def _first_step(db: sqlite3.Connection, stream: int) -> int | None:
+    """Find the first step that an attempt reported anything of."""
+    row = db.execute(
+        "SELECT step FROM events WHERE id BETWEEN ? AND ? AND kind IN ('step', 'episode', 'scalars')"
+        " AND step IS NOT NULL ORDER BY id LIMIT 1",
+        span(stream),
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _resumed_at(db: sqlite3.Connection, stream: int) -> int:
+    """Find the step of the checkpoint that an attempt resumed from."""
+    row = db.execute(
+        "SELECT step FROM events INDEXED BY events_but_steps WHERE id BETWEEN ? AND ? AND kind <> 'step'"
+        " AND kind = 'checkpoint_loaded' AND step IS NOT NULL ORDER BY id LIMIT 1",
+        span(stream),
+    ).fetchone()
+    return _FROM_THE_BEGINNING if row is None else int(row[0])
