@@ -12,7 +12,6 @@ from mosaic_bus import topics
 from mosaic_bus.client import BusClient, Subscription
 from mosaic_bus.commands import Events, Logs, Rows, Runs, Show, StreamCounters, Streams
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.logs import log_to_stderr
 from mosaic_bus.messages import Batch, RunState, StreamKind
 from mosaic_services.cli.display.output import print_json, short
 from mosaic_services.cli.errors import InputError
@@ -23,6 +22,7 @@ from mosaic_services.cli.wait.patience import Outage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from mosaic_bus.wire.address import Address
     from mosaic_bus.wire.envelope import Message
 
 __all__ = ["command"]
@@ -45,17 +45,26 @@ def command(
     ] = False,
 ) -> None:
     """Print what a run logged, or follow it live."""
-    log_to_stderr()
-    current.require_stack()
     if follow and as_json:
         raise typer.BadParameter("--follow prints lines, --json one document; take one of them")
-    asyncio.run(_main(run, attempt, tail, "journal" if events else "log", follow=follow, as_json=as_json))
+    if follow:
+        current.require_stack()
+    with current.reader_address() as address:
+        kind: StreamKind = "journal" if events else "log"
+        asyncio.run(_main(address, run, attempt, tail, kind, follow=follow, as_json=as_json))
 
 
 async def _main(
-    wanted: str, attempt: int | None, tail: int | None, kind: StreamKind, *, follow: bool, as_json: bool
+    address: Address,
+    wanted: str,
+    attempt: int | None,
+    tail: int | None,
+    kind: StreamKind,
+    *,
+    follow: bool,
+    as_json: bool,
 ) -> None:
-    async with BusClient(current.address) as bus:
+    async with BusClient(address) as bus:
         found = await bus.request("scheduler", Runs(runs=[wanted]))
         note_shared(found)
         (state,) = found.runs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -14,7 +16,7 @@ from mosaic_services.cli.completion import COMPLETIONS
 from mosaic_services.cli.errors import NoStackError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from mosaic_bus import Bus
     from mosaic_bus.wire.address import Address
@@ -81,6 +83,33 @@ class CommandContext:
 
         log_to_stderr()
         return Bus(self.require_stack(), connect_timeout=self.settings.cli.connect_timeout_s)
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[Bus]:
+        """Connect to the running stack, or else read what a stopped one has stored."""
+        from mosaic_bus import Bus  # noqa: PLC0415 - start-up time
+
+        with self.reader_address() as address, Bus(address, self.settings.cli.connect_timeout_s) as bus:
+            yield bus
+
+    @contextlib.contextmanager
+    def reader_address(self) -> Iterator[Address]:
+        """The address of the running stack, or of services that read the stores of a stopped one."""
+        from mosaic_bus.logs import log_to_stderr  # noqa: PLC0415 - start-up time
+
+        log_to_stderr()
+        try:
+            address = self.require_stack()
+        except NoStackError:
+            from mosaic_services.stack.reading import has_stores, reading  # noqa: PLC0415 - start-up time
+
+            if not has_stores(self.home):
+                raise
+            print(f"note: no stack runs in {self.home.path}; reading what it has stored", file=sys.stderr)
+            with reading(self.home) as address:
+                yield address
+        else:
+            yield address
 
 
 current = CommandContext()

@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """List runs, newest first."""
     states = _states(state or [])
-    with current.connect() as bus:
+    with current.reader() as bus:
         answer = bus.request("scheduler", Runs(states=states, group=group, limit=limit))
     if as_json:
         print_json({"total": answer.total, "runs": [run.model_dump(mode="json") for run in answer.runs]})

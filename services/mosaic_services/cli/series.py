@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Plot a curve of a run, or of several on common axes; with a RUN alone, list its metrics."""
     names, metric = (words, None) if len(words) == 1 else (words[:-1], words[-1])
-    with current.connect() as bus:
+    with current.reader() as bus:
         runs = find_runs(bus, names)
         if metric is None:
             _print_names(bus.request("telemetry", Metrics(run=runs[0].run)), as_json=as_json)

@@ -44,7 +44,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show one run: its state and why, attempts, decisions, configuration, results, and what became of its events."""
-    with current.connect() as bus:
+    with current.reader() as bus:
         detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         summary, streams, trouble = _telemetry(bus, detail.run.run)
         results = _own_summary(bus, summary)

@@ -21,7 +21,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say why a run is as it is: what it waits for and who has it, why it runs there, why it ended."""
-    with current.connect() as bus:
+    with current.reader() as bus:
         answer = bus.request("scheduler", Why(run=find_run(bus, run).run))
     if as_json:
         print_json(answer.model_dump(mode="json"))

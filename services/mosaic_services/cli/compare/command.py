@@ -46,7 +46,7 @@ def command(
 
     mosaic compare ppo-sweep --by learning_rate --png curves.png
     """
-    with current.connect() as bus:
+    with current.reader() as bus:
         found = collect(bus, names, metric)
     if not found.scores:
         have = ", ".join(short(run) for run in found.states)

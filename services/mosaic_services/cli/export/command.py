@@ -49,7 +49,7 @@ def command(
     # A link stays, and what it points to is replaced.
     folder = out.resolve()
     _require_replaceable(folder)
-    with current.connect() as bus:
+    with current.reader() as bus:
         detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         try:
             streams = bus.request("telemetry", Streams(run=detail.run.run)).streams

@@ -44,7 +44,7 @@ def command(
     python = _python_with_tensorboard()
     if out is not None and out.exists():
         raise InputError(f"{out} exists already", "choose another folder")
-    with current.connect() as bus:
+    with current.reader() as bus:
         runs = {state.run: state for name in names for state in resolve(bus, name)}
         if out is not None:
             _write(python, bus, list(runs.values()), out)

@@ -183,7 +183,7 @@ def list_sweeps(
     """List sweeps, newest first."""
     from mosaic_services.cli.sweep.progress import progress  # noqa: PLC0415 - start-up time
 
-    with current.connect() as bus:
+    with current.reader() as bus:
         groups = bus.request("scheduler", Groups(limit=limit)).groups
     if as_json:
         print_json({"groups": [each.model_dump(mode="json") for each in groups]})
@@ -206,7 +206,7 @@ def show(
     as_json: _JSON = False,
 ) -> None:
     """Show how far a sweep is, and its runs, the best first."""
-    with current.connect() as bus:
+    with current.reader() as bus:
         if as_json:
             print_json(_document(bus, group, limit))
         else:
