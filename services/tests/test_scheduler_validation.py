@@ -154,6 +154,34 @@ def test_a_relative_path_to_something_that_a_run_reads_is_refused(path):
     assert said_of(schema, {"model": "/models/a.pt"}) == said_of(schema, {"model": None}) == []
 
 
+def test_a_field_that_belongs_elsewhere_is_suggested_there():
+    params = {"properties": {"params": {"$ref": "#/$defs/P"}}, "additionalProperties": False}
+    then = {"properties": {"extras": {"properties": {"params": {"properties": {"lr": {"type": "number"}}}}}}}
+    schema = ConfigSchema(
+        {
+            "additionalProperties": False,
+            "properties": {"extras": params},
+            "allOf": [{"if": {}, "then": then}],
+            "$defs": {"P": {"anyOf": [{"properties": {"deep": {}}}, {"$ref": "#/$defs/P"}]}},
+        }
+    )
+    assert said_of(schema, {"lr": 0.1}) == ["config.lr: unknown field; did you mean extras.params.lr?"]
+    (problem,) = schema.problems({"deep": 1})
+    assert problem.near == ["extras.params.deep"]
+
+
+def test_an_algorithm_that_does_not_run_here_and_an_unknown_environment_are_refused():
+    algorithms = [{"name": "ppo", "runs": True}, {"name": "dqn", "runs": False, "needs": "runs in profile legacy"}]
+    schema = ConfigSchema({}, algorithms, ["CartPole-v0", "CartPole-v1", "ALE/Pong-v5"])
+    good = {"algo": "ppo", "env_id": "CartPole-v1", "stages": [{"env_id": "mine:My-v0"}, {"env_id": "ALE/Pong"}]}
+    assert schema.problems(good) == []
+    bad = schema.problems({"algo": "dqn", "env_id": "CartPol-v1", "stages": [{"env_id": "Nothing"}]})
+    assert [each.field for each in bad] == ["config.algo", "config.env_id", "config.stages.0.env_id"]
+    assert bad[0].message == "runs in profile legacy"
+    assert bad[1].near[0] == "CartPole-v1"
+    assert ConfigSchema({}).problems({"algo": "dqn", "env_id": "Nothing"}) == [], "the worker does not say"
+
+
 def test_a_good_config_needs_no_run_id():
     schemas = {("baseline", "default", "f"): ConfigSchema(SCHEMA)}
     spec = RunSpec(worker="baseline", config={"env_id": "CartPole-v1"})

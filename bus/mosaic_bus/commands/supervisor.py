@@ -122,6 +122,9 @@ class Description(Model):
     algorithms: list[dict[str, Any]] = Field(
         default_factory=list, description="what each algorithm is, whether it runs there, what it can be told"
     )
+    environments: list[str] = Field(
+        default_factory=list, description="ids that `env_id` of a config may have; empty if the worker does not say"
+    )
 
 
 class Describe(Command[Description]):

@@ -261,7 +261,9 @@ class Machine:
 
     def _described(self, event: events.Described) -> None:
         ledger, told = self.ledger, event.description
-        ledger.schemas[told.worker, told.profile, event.fingerprint] = ConfigSchema(told.config_schema)
+        ledger.schemas[told.worker, told.profile, event.fingerprint] = ConfigSchema(
+            told.config_schema, told.algorithms, told.environments
+        )
         placed = (ledger.runs[run] for host in ledger.hosts.values() for run, _ in host.placed)
         for run in [*ledger.queue, *placed]:
             fits = (run.spec.worker, run.spec.profile) == (told.worker, told.profile)

@@ -115,12 +115,9 @@ def snapshot(ledger: Ledger, command: Snapshot, now: float) -> SnapshotResult:
     )
 
 
-def state_counts(ledger: Ledger) -> dict[str, int | float]:
-    """How many runs there are in each state that has any."""
-    counts: dict[str, int | float] = {}
-    for run in ledger.runs.values():
-        counts[f"runs_{run.state}"] = counts.get(f"runs_{run.state}", 0) + 1
-    return counts
+def state_counts(ledger: Ledger, *, ended: bool = True) -> dict[str, int]:
+    """How many runs there are in each state that has any; without those that have ended, if so wanted."""
+    return Counter(run.state.value for run in ledger.runs.values() if ended or not run.final)
 
 
 def attempt_detail(run: Run, attempt: Attempt) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from referencing import Registry
 
 from mosaic_bus.refusals import Problem, brief
 from mosaic_bus.wording import near_names
-from mosaic_services.config_fields import texts
+from mosaic_services.config_fields import dotted, texts
 from mosaic_services.scheduler.references import FORM, is_reference, parse
+from mosaic_services.scheduler.wording import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from jsonschema.exceptions import ValidationError
 
@@ -30,6 +31,8 @@ _LONGEST_VALUE = 80
 _LONGEST_REASON = 300
 _FIELDS_NAMED = 30
 _VALUES_NAMED = 8
+# Levels of a schema that are searched for fields to suggest; a schema may refer to itself.
+_DEEPEST = 10
 _ABSOLUTE_PATH = "absolute-path"
 # The supervisor puts the run's id into the worker's file; a user never writes it.
 _GIVEN_BY_US = "run_id"
@@ -43,8 +46,17 @@ class ConfigSchema:
     configuration itself. One that takes too long to check is broken, too. To be used in the main thread only.
     """
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        schema: dict[str, Any],
+        algorithms: Sequence[dict[str, Any]] = (),
+        environments: Sequence[str] = (),
+    ) -> None:
         self.broken = ""
+        self._schema = schema
+        # Algorithms that do not run in this environment, and what they need; names of environments, if they are known.
+        self._needs = {each.get("name"): each.get("needs") for each in algorithms if each.get("runs") is False}
+        self._environments = frozenset(environments)
         self._validator: Draft202012Validator | None = None
         # References that a check came across where a path belongs.
         self._seen: set[str] = set()
@@ -59,7 +71,7 @@ class ConfigSchema:
         """Name each field that is wrong, the value given and what is allowed; empty if all is well."""
         try:
             with _time_limit():
-                return self._find(config)
+                return [*self._find(config), *self._not_there(config)]
         except Exception as error:
             self._give_up(error)
             return []
@@ -90,8 +102,27 @@ class ConfigSchema:
                 if (path := tuple(error.absolute_path)) in mistyped:
                     continue
                 mistyped.add(path)
-            found.update({str(each): each for each in _explain(error)})
+            found.update({str(each): each for each in _explain(error, self._schema)})
         return list(found.values())
+
+    def _not_there(self, config: dict[str, Any]) -> list[Problem]:
+        """Name the algorithm or the environments that a config asks for and the worker does not have."""
+        found = []
+        algorithm = config.get("algo")
+        if isinstance(algorithm, str) and algorithm in self._needs:
+            needs = self._needs[algorithm] or f"{algorithm} does not run in this profile"
+            found.append(Problem(field="config.algo", message=needs, value=algorithm))
+        for field, name in texts(config) if self._environments else ():
+            if field[-1] == "env_id" and name and ":" not in name and not self._has_environment(name):
+                near = near_names(name, self._environments)
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                said = f"{_value(name)} is none of the {len(self._environments)} environments that the worker has{hint}"
+                found.append(Problem(field=dotted(field), message=said, value=brief(name), near=near))
+        return found
+
+    def _has_environment(self, name: str) -> bool:
+        """Whether an environment is registered; a name without a version means the newest."""
+        return name in self._environments or any(each.startswith(f"{name}-v") for each in self._environments)
 
     def _give_up(self, error: Exception) -> None:
         self._validator = None
@@ -132,21 +163,13 @@ def _validator(schema: dict[str, Any], is_path: Callable[[object], bool]) -> Dra
     return Draft202012Validator({**schema, "required": required}, registry=Registry(), format_checker=formats)
 
 
-def _explain(error: ValidationError) -> list[Problem]:
+def _explain(error: ValidationError, root: dict[str, Any]) -> list[Problem]:
     where = ".".join(["config", *map(str, error.absolute_path)])
     schema = error.schema if isinstance(error.schema, dict) else {}
     fields: dict[str, Any] = schema.get("properties", {})
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = [name for name in fields if name != _GIVEN_BY_US]
-        return [
-            Problem(
-                field=f"{where}.{name}",
-                message=f"unknown field; {_near(str(name), known)}",
-                near=_nearest(str(name), known),
-            )
-            for name in error.instance
-            if name not in fields
-        ]
+        return [_unknown(str(name), where, known, root) for name in error.instance if name not in fields]
     if error.validator == "required" and isinstance(error.instance, dict):
         return [
             Problem(field=f"{where}.{name}", message=f"missing; allowed: {_allowed(fields.get(name, {}))}")
@@ -155,6 +178,31 @@ def _explain(error: ValidationError) -> list[Problem]:
         ]
     said = f"{_value(error.instance)} is not allowed; {_instead(error.instance, schema)}"
     return [Problem(field=where, message=said, value=brief(error.instance))]
+
+
+def _unknown(name: str, where: str, known: list[str], root: dict[str, Any]) -> Problem:
+    """Name the fields that look like an unknown one, or that have its name and belong elsewhere."""
+    elsewhere = [".".join(field) for field in _fields(root, root) if field[-1] == name]
+    near = elsewhere[:3] or _nearest(name, known)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known fields: {listed(known, _FIELDS_NAMED)}"
+    return Problem(field=f"{where}.{name}", message=f"unknown field; {hint}", near=near)
+
+
+def _fields(
+    schema: object, root: dict[str, Any], at: tuple[str, ...] = (), levels: int = _DEEPEST
+) -> list[tuple[str, ...]]:
+    """List the fields of a schema, and those within them, whatever they depend on."""
+    if not isinstance(schema, dict) or not levels:
+        return []
+    found: list[tuple[str, ...]] = []
+    for name, inner in schema.get("properties", {}).items():
+        found += [(*at, name), *_fields(inner, root, (*at, name), levels - 1)]
+    reference = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    branches = [root.get("$defs", {}).get(reference), schema.get("then"), schema.get("else")]
+    branches += [each for keyword in ("allOf", "anyOf", "oneOf") for each in schema.get(keyword, ())]
+    for branch in branches:
+        found += _fields(branch, root, at, levels - 1)
+    return list(dict.fromkeys(found))
 
 
 def _instead(given: object, schema: dict[str, Any]) -> str:
@@ -173,13 +221,6 @@ def _nearest(name: str, known: list[str]) -> list[str]:
     near = near_names(name, known)
     variants = [each for each in known if near and each.startswith(f"{near[0]}_")]
     return list(dict.fromkeys([*near, *variants]))[:3]
-
-
-def _near(name: str, known: list[str]) -> str:
-    if near := _nearest(name, known):
-        return f"did you mean {', '.join(near)}?"
-    more = ", …" if len(known) > _FIELDS_NAMED else ""
-    return f"known fields: {', '.join(known[:_FIELDS_NAMED])}{more}"
 
 
 def _value(value: object) -> str:

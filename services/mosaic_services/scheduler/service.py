@@ -54,7 +54,7 @@ from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.machine import Machine
 from mosaic_services.scheduler.naming import find_run
-from mosaic_services.scheduler.store import Store
+from mosaic_services.scheduler.store import Store, Unsaved
 from mosaic_services.scheduler.writer import Turn, Writer
 
 if TYPE_CHECKING:
@@ -95,9 +95,12 @@ class SchedulerService(Service):
         self.lock = home.lock("scheduler")
         self.store = Store(home.scheduler_store)
         super().__init__("scheduler", home, bus_address, heartbeat_s=settings.services.heartbeat_s)
+        self._pause_if_asked()
         self.machine = Machine(
             self.store.load(), _now(), settings.scheduler, self.store.settings(), self.epoch << _EPOCH_BITS
         )
+        # What was left over from before: for those who want to know what this start brings back.
+        self._restored = queries.state_counts(self.machine.ledger, ended=False)
         self.writer = Writer(self.store, self._release, self._store_failed)
         self._heard_at = time.monotonic()
         self._asking: set[tuple[str, str, str, int]] = set()
@@ -115,6 +118,13 @@ class SchedulerService(Service):
         self.handle(Why, self._on_why)
         self.handle(Hosts, self._on_hosts)
         self.handle(Snapshot, self._on_snapshot)
+
+    def _pause_if_asked(self) -> None:
+        """Pause the queue if whoever starts the stack wants it so; once, so that a restart does not undo a resume."""
+        with contextlib.suppress(FileNotFoundError):
+            reason = self.home.start_paused.read_text(encoding="utf-8").strip() or "started paused"
+            self.store.commit(Unsaved(settings={"paused": reason[:200]}))
+            self.home.start_paused.unlink()
 
     async def start(self) -> None:
         """Listen to hosts, and let time pass."""
@@ -139,15 +149,20 @@ class SchedulerService(Service):
         return {
             "submitted": self.writer.submitted,
             **self._counts,
-            **queries.state_counts(ledger),
+            **{f"runs_{state}": count for state, count in queries.state_counts(ledger).items()},
             "hosts": hosts,
             "commits": self.writer.commits,
             "unsaved": len(self.writer.unsaved.runs),
         }
 
     def details(self) -> dict[str, Any]:
-        """Where the store is, and the settings."""
-        return {"store": str(self.store.path), "lost_after_s": self.machine.tuning.lost_after_s}
+        """Where the store is, the settings, and the runs that were unfinished at the start, by state."""
+        return {
+            "store": str(self.store.path),
+            "lost_after_s": self.machine.tuning.lost_after_s,
+            "restored": self._restored,
+            "paused": self.machine.ledger.paused,
+        }
 
     # ── events in ───────────────────────────────────────────────────────────────────────────────
 

@@ -155,6 +155,7 @@ class Builder:
             config_schema=found["config_schema"],
             example_config=found["example_config"],
             algorithms=found.get("algorithms", []),
+            environments=found.get("environments", []),
         )
 
     async def ensure(self, worker: str, profile: str) -> Environment:

@@ -33,5 +33,12 @@ def get_worker_metadata() -> WorkerMetadata:
             estimated_memory_mb=128,
         ),
         config_model=BaselineConfig,
+        environments=_environment_ids,
         example_config={"agent": "random", "env_id": "CartPole-v1", "episodes": 200, "seed": 7},
     )
+
+
+def _environment_ids() -> list[str]:
+    import gymnasium  # noqa: PLC0415 - half a second that only --describe pays
+
+    return list(gymnasium.registry)

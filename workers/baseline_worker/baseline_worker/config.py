@@ -1,12 +1,12 @@
 """What a baseline run can be told."""
 
-from importlib import import_module
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from mosaic_worker.config import near
 from mosaic_worker.frames.settings import FrameConfig
+from mosaic_worker.modules import import_user_module
 
 __all__ = ["BaselineConfig"]
 
@@ -33,10 +33,7 @@ class BaselineConfig(FrameConfig):
 
         module, _, name = env_id.rpartition(":")
         if module:
-            try:
-                import_module(module)
-            except ImportError as error:
-                raise ValueError(f"module {module!r} cannot be imported: {error}") from error
+            import_user_module(module)
         if name not in gymnasium.registry:
             known = list(gymnasium.registry)
             raise ValueError(f"no such environment among the {len(known)} registered{near(name, known)}")

@@ -29,6 +29,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
 def get_worker_metadata() -> WorkerMetadata:
     """Say what this worker is; the entry point in pyproject.toml leads here, so it must not import the library."""
     from cleanrl_worker.availability import algorithm_cards, profile, upstream_version  # noqa: PLC0415 - keeps the import light
+    from cleanrl_worker.checks import environment_ids  # noqa: PLC0415 - as above
     from cleanrl_worker.config import CleanRLWorkerConfig  # noqa: PLC0415 - as above
 
     is_default = profile() == "default"
@@ -56,4 +57,5 @@ def get_worker_metadata() -> WorkerMetadata:
         config_model=CleanRLWorkerConfig,
         example_config=_EXAMPLES[profile()],
         algorithms=algorithm_cards,
+        environments=environment_ids,
     )

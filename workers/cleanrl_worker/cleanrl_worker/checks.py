@@ -8,8 +8,9 @@ from typing import Any
 from cleanrl_worker.registry import Algorithm
 from mosaic_worker.config import near
 from mosaic_worker.errors import ConfigError
+from mosaic_worker.modules import UserModuleError, import_user_module
 
-__all__ = ["check_environment", "library", "require_registered", "text_of"]
+__all__ = ["check_environment", "environment_ids", "library", "require_registered", "text_of"]
 
 _OWN_NAMES = ("envpool", "procgen", "pettingzoo")
 """Algorithms with one of these in their name make environments that Gymnasium does not know."""
@@ -57,19 +58,25 @@ def require_registered(env_id: str, field: str) -> None:
     module, _, name = env_id.rpartition(":")
     if module:
         try:
-            importlib.import_module(module)
-        except (Exception, SystemExit) as error:  # it is not ours: anything may go wrong in it
-            why = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{field}: {env_id!r}: module {module!r} cannot be imported: {why}") from error
-    if _is_known(gym, name):
-        return
-    for package in _REGISTER:
-        if importlib.util.find_spec(package) is not None:
-            importlib.import_module(package)
-    if not _is_known(gym, name):
+            import_user_module(module)
+        except UserModuleError as error:
+            raise ConfigError(f"{field}: {env_id!r}: {error}") from error
+    if not _is_known(gym, name) and not _is_known(_with_packages(gym), name):
         known = _registered(gym)
         missing = f"no such environment among the {len(known)} registered"
         raise ConfigError(f"{field}: {env_id!r} is not allowed: {missing}{near(name, known)}")
+
+
+def environment_ids() -> list[str]:
+    """Every environment that the packages of this profile register."""
+    return _registered(_with_packages(importlib.import_module(library())))
+
+
+def _with_packages(gym: ModuleType) -> ModuleType:
+    for package in _REGISTER:
+        if importlib.util.find_spec(package) is not None:
+            importlib.import_module(package)
+    return gym
 
 
 def _is_known(gym: ModuleType, name: str) -> bool:

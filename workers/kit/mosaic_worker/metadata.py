@@ -92,6 +92,11 @@ class WorkerMetadata(BaseModel):
     algorithms: Callable[[], Sequence[AlgorithmCard]] = Field(
         default=tuple, exclude=True, description="For a worker with several algorithms: lists them, only when asked"
     )
+    environments: Callable[[], Sequence[str]] = Field(
+        default=tuple,
+        exclude=True,
+        description="Lists the ids that `env_id` may have, only when asked; none: they are not checked at submit",
+    )
 
     def describe(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
@@ -104,6 +109,7 @@ class WorkerMetadata(BaseModel):
             "config_schema": schema,
             "example_config": self.example_config,
             "algorithms": [card.model_dump(mode="json") for card in self.algorithms()],
+            "environments": list(self.environments()),
             "kit_version": mosaic_worker.__version__,
             "protocol": PROTOCOL,
         }
