@@ -181,7 +181,7 @@ def test_telemetry_that_does_not_answer_is_asked_again_and_named(story):
     tell(story, problem="telemetry did not answer")
     assert "telemetry does not answer" in story.state(run).reason
     story.pass_time(11, host(attempt(story.train), cpus=8))
-    assert 4 <= len(story.said(todo.FetchCheckpoints)) <= 6
+    assert 8 <= len(story.said(todo.FetchCheckpoints)) <= 11
     tell(story, saved(20))
     assert story.state(run).host == "local"
     story.pass_time(11, host(attempt(story.train), cpus=8))

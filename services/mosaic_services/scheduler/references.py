@@ -29,7 +29,7 @@ PREFIX = "run:"
 FORM = "run:NAME@last, run:NAME@best or run:NAME@STEP"
 _PARSED = re.compile(r"run:(?P<run>.+?)(?:@(?P<wanted>last|best|\d{1,18}))?", re.DOTALL)
 # Interval between two questions about the checkpoints of one run, and how many runs one tick asks about.
-FETCH_AGAIN_S = 2.0
+FETCH_AGAIN_S = 1.0
 _FETCHED_AT_ONCE = 50
 # Seconds to wait until the journal of a run that has ended is stored; that of a lost host may never be.
 SETTLE_S = 60.0
