@@ -15,13 +15,11 @@ import pytest
 from rich.console import Console
 from ulid import ULID
 
-from mosaic_bus.commands import RunDetail, Summaries, SummariesResult
 from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
 from mosaic_services.cli.display.figures import eta_s, loss
 from mosaic_services.cli.display.keys import split
 from mosaic_services.cli.display.output import ago, duration, number, plain, size
 from mosaic_services.cli.display.plot import bar, braille, sparkline, thin
-from mosaic_services.cli.wait.runs import Watched, _poll
 from mosaic_services.cli.watch.command import Endings
 from mosaic_services.cli.watch.feed import View
 from mosaic_services.cli.workers.description_page import type_of
@@ -262,22 +260,6 @@ def test_watching_does_not_take_an_outage_for_the_end():
         assert not endings.is_over(view_of(late, trouble="telemetry does not answer"), None, now)
     assert not endings.is_over(view_of(late), None, 131.0)
     assert endings.is_over(view_of(late), None, 146.0)
-
-
-def test_waiting_for_more_runs_than_a_default_answer_holds():
-    known = {one.run: (one, found) for one, found in (ended() for _ in range(1201))}
-
-    class FakeBus:
-        def request(self, _service, command, timeout):
-            if isinstance(command, Summaries):
-                found = [known[run][1] for run in command.runs]
-                return SummariesResult(summaries=found[: command.limit])
-            one = known[command.run][0]
-            return RunDetail.model_construct(run=one)
-
-    watched = [Watched(run) for run in known]
-    _poll(FakeBus(), watched, 100.0)
-    assert all(each.complete and each.done(100.0) for each in watched)
 
 
 def test_loss_prefers_the_policy():

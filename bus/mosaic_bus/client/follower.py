@@ -26,7 +26,6 @@ __all__ = ["Follower"]
 
 _log = Logger()
 
-_SERVICES = ("broker", "scheduler", "telemetry")
 # Services send a heartbeat every second; a busy machine may delay a few.
 _SILENT_AFTER_S = 4.0
 # The last message about a run may get lost, and then no gap shows it: so often changes are asked for.
@@ -55,12 +54,14 @@ class Follower:
         runs: Iterable[str] = (),
         group: str = "",
         hosts: bool = True,
+        summaries: bool = True,
         final_limit: int = 50,
     ) -> None:
-        """Follow the runs with these ids, those of a group, or all; `final_limit` is how many ended ones to keep."""
+        """Follow the runs with these ids, those of a group, or all; of these, keep `final_limit` that have ended."""
         self.view = LiveView(Selection(frozenset(runs), group, final_limit))
         self._client = client
         self._hosts = hosts
+        self._summaries = summaries
         self._subscription: Subscription | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ready = asyncio.Event()
@@ -75,6 +76,7 @@ class Follower:
         # Runs whose summary to ask for: when, and how long to wait before asking once more.
         self._due: dict[str, tuple[float, float]] = {}
         self._failure: BaseException | None = None
+        self._services = ("broker", "scheduler", *(["telemetry"] if summaries else []))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -90,7 +92,7 @@ class Follower:
 
     async def start(self) -> None:
         """Subscribe and begin to ask; `ready` tells when the view is filled."""
-        self._heard = dict.fromkeys(_SERVICES, time.monotonic())
+        self._heard = dict.fromkeys(self._services, time.monotonic())
         self._subscription = self._client.subscribe(*self._prefixes(), max_queue=_QUEUE_LENGTH)
         self._client.on_welcome.append(self._on_welcome)
         self._tasks = [asyncio.create_task(self._listen(self._subscription)), asyncio.create_task(self._ask_for_ever())]
@@ -153,12 +155,14 @@ class Follower:
 
     def _prefixes(self) -> list[str]:
         runs = self.view.selection.runs
-        prefixes = [topics.service_state(name) for name in _SERVICES]
+        some = bool(runs) and len(runs) <= _TOPICS_OF_RUNS
+        prefixes = [topics.service_state(name) for name in self._services]
+        prefixes += map(topics.run_state, runs) if some else [topics.RUN_STATES]
         if self._hosts:
             prefixes.append(topics.HOST_STATES)
-        if runs and len(runs) <= _TOPICS_OF_RUNS:
-            return [*prefixes, *map(topics.run_state, runs), *map(topics.summary, runs)]
-        return [*prefixes, topics.RUN_STATES, topics.SUMMARIES]
+        if self._summaries:
+            prefixes += map(topics.summary, runs) if some else [topics.SUMMARIES]
+        return prefixes
 
     async def _listen(self, subscription: Subscription) -> None:
         async for message in subscription:
@@ -214,7 +218,8 @@ class Follower:
             self._due.pop(summary.run, None)
 
     def _expect_end(self, state: RunState) -> None:
-        if state.state.final and not is_settled(state, self.view.summaries.get(state.run)):
+        ends = self._summaries and state.state.final
+        if ends and not is_settled(state, self.view.summaries.get(state.run)):
             self._due[state.run] = (time.monotonic() + _ENDING_ASK_S[0], _ENDING_ASK_S[0])
             self._sync.set()
 
@@ -277,10 +282,10 @@ class Follower:
             if self._hosts and host.host not in self._host_heard:
                 self._host_heard[host.host] = time.monotonic() - result.silent_s.get(host.host, 0.0)
                 view.take_host(host)
-        if whole:
-            self._summaries_wanted()
         for state in result.runs:
             self._expect_end(state)
+        if whole:
+            self._summaries_wanted()
         return None
 
     async def _ask_for(self, runs: list[str]) -> None:
@@ -297,7 +302,7 @@ class Follower:
     def _summaries_wanted(self) -> None:
         """Ask for the summary of every run that may have one that is not known."""
         now = time.monotonic()
-        for run, state in self.view.runs.items():
+        for run, state in self.view.runs.items() if self._summaries else ():
             if state.attempt and not (state.state.final and is_settled(state, self.view.summaries.get(run))):
                 self._due[run] = (now, _ENDING_ASK_S[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypedDict, TypeVar
 
 from mosaic_bus.client.connection import BusClient, Subscription
 from mosaic_bus.client.follower import Follower
@@ -16,6 +16,7 @@ from mosaic_bus.messages import Model
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator
     from concurrent.futures import Future
+    from typing import Unpack
 
     from mosaic_bus.client.live import Changes
     from mosaic_bus.commands import Command
@@ -89,11 +90,9 @@ class Bus:
         with PictureFeed(self, run, stream, remote=remote) as feed:
             yield from feed.frames(timeout)
 
-    def follow(
-        self, *, runs: Iterable[str] = (), group: str = "", hosts: bool = True, final_limit: int = 50
-    ) -> PlainFollower:
-        """Follow the runs with these ids, those of a group, or all of them; use it as a context manager."""
-        return PlainFollower(self, runs=runs, group=group, hosts=hosts, final_limit=final_limit)
+    def follow(self, **options: Unpack[FollowOptions]) -> PlainFollower:
+        """Follow runs and hosts, with the options of `Follower`; use it as a context manager."""
+        return PlainFollower(self, **options)
 
     def subscribe(self, *prefixes: str, max_queue: int) -> Subscription:
         """Receive some topics from now on, with `wait_for`; the oldest messages go if more than `max_queue` wait."""
@@ -152,6 +151,16 @@ class Bus:
             raise
 
 
+class FollowOptions(TypedDict, total=False):
+    """The options of `Follower`."""
+
+    runs: Iterable[str]
+    group: str
+    hosts: bool
+    summaries: bool
+    final_limit: int
+
+
 class PlainFollower:
     """A live view of runs and hosts without `await`.
 
@@ -160,13 +169,12 @@ class PlainFollower:
             print(view.counts)
     """
 
-    def __init__(self, bus: Bus, *, runs: Iterable[str], group: str, hosts: bool, final_limit: int) -> None:
+    def __init__(self, bus: Bus, **options: Unpack[FollowOptions]) -> None:
         self._bus = bus
         self._revision = 0
 
         async def begin() -> Follower:
-            follower = Follower(bus.client, runs=runs, group=group, hosts=hosts, final_limit=final_limit)
-            return await follower.__aenter__()
+            return await Follower(bus.client, **options).__aenter__()
 
         self._follower = bus.call(begin())
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from mosaic_bus import topics
-from mosaic_bus.commands import FrameStreams, Runs, Show, WatchFrames
+from mosaic_bus.commands import FrameStreams, Runs, WatchFrames
 from mosaic_bus.errors import CommandRefusedError, FrameError, NoAnswerError, PillowMissingError
 from mosaic_bus.frames.reader import Frame, FrameReader
 from mosaic_bus.messages import FrameHandle
@@ -59,6 +59,7 @@ class PictureFeed:
         self.streams: list[FrameStream] = []
         (self.state,) = bus.request("scheduler", Runs(runs=[run])).runs
         self.run = self.state.run
+        self._view = bus.follow(runs=[self.run], hosts=False, summaries=False)
         # Asked meanwhile: what is in shared memory goes on while a service is restarted and does not answer.
         self._asked: Future[tuple[RunState, list[FrameStream]]] | None = bus.begin(self._ask())
         self._hear(self._asked)
@@ -107,6 +108,7 @@ class PictureFeed:
         """Let go of files and subscriptions."""
         if self._asked is not None:
             self._asked.cancel()
+        self._view.close()
         self._leave_source()
 
     def _leave_source(self) -> None:
@@ -117,7 +119,7 @@ class PictureFeed:
     async def _ask(self) -> tuple[RunState, list[FrameStream]]:
         """Where the run is, and which streams it has there."""
         request = self._bus.client.request
-        state = (await request("scheduler", Show(run=self.run), _ANSWER_S)).run
+        state = self._view.runs.get(self.run, self.state)
         found: list[FrameStream] = []
         if state.host:
             with contextlib.suppress(CommandRefusedError):  # It is not there yet, or any more.

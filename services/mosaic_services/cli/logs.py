@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mosaic_bus import topics
-from mosaic_bus.client import BusClient, Subscription
-from mosaic_bus.commands import Events, Logs, Rows, Runs, Show, StreamCounters, Streams
+from mosaic_bus.client import BusClient, Follower, Subscription
+from mosaic_bus.commands import Events, Logs, Rows, Runs, StreamCounters, Streams
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import Batch, RunState, StreamKind
 from mosaic_services.cli.display.output import print_json, short
@@ -155,12 +155,17 @@ class _Reader:
     async def follow(self, tail: int | None) -> None:
         """Print what is stored, then what comes, until the run is final and all its lines were printed."""
         topic = topics.log if self._kind == "log" else topics.journal
-        async with self._bus.subscribe(topic(self._state.run)) as live:
+        run = self._state.run
+        async with (
+            self._bus.subscribe(topic(run)) as live,
+            Follower(self._bus, runs=[run], hosts=False, summaries=False) as follower,
+        ):
             await self.print_stored(tail)
             stalled, outage = 0, Outage()
             while stalled < _STALLED_POLLS:
                 with outage:
                     progressed = await self._take_live(live) or await self.print_stored(None)
+                    self._state = follower.view.runs.get(run, self._state)
                     if not progressed and await self._is_over():
                         return
                     ended = self._state.state.final
@@ -191,7 +196,6 @@ class _Reader:
         self.print([{"number": batch.first + index, "line": line} for index, line in enumerate(lines)])
 
     async def _is_over(self) -> bool:
-        self._state = (await self._bus.request("scheduler", Show(run=self._state.run))).run
         if not self._state.state.final:
             return False
         if self._state.attempt > self.attempt and not self._fixed:

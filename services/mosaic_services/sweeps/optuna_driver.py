@@ -12,10 +12,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mosaic_bus import topics
-from mosaic_bus.commands import Cancel, Command, Show, Submit, Summaries
+from mosaic_bus.client import Follower
+from mosaic_bus.commands import Cancel, Command, Submit
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
-from mosaic_bus.messages import Model, RunState, RunSummary
+from mosaic_bus.messages import Model
 from mosaic_services.specs import SpecError
 from mosaic_services.sweeps.distributions import Choice
 from mosaic_services.sweeps.trials import Followed, Outcome, metric_value
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mosaic_bus import BusClient
-    from mosaic_bus.client import Subscription
     from mosaic_services.sweeps.distributions import Distribution
     from mosaic_services.sweeps.plan import Driver, Plan
 
@@ -41,9 +40,8 @@ __all__ = ["OptunaDriver", "Watcher", "open_study"]
 
 Result = TypeVar("Result", bound=Model)
 
-# States and summaries are published when they change; so often they are asked for if nothing is heard.
-_ASK_AFTER_S = 2.0
-_ENDING_ASK_AFTER_S = 0.5
+# A run whose telemetry has stalled is noticed by looking, since nothing is heard of it.
+_STALLED_LOOK_S = 1.0
 _ANSWER_S = 10.0
 _WARM_UP = 2  # points of the way before a trial may be pruned
 
@@ -100,12 +98,14 @@ class OptunaDriver:
         self._cancelled = cancelled
         self._new_id = new_id
         self._watcher = watcher
+        self._follower = Follower(bus, group=group, hosts=False)
 
     async def drive(self) -> None:
         """Follow what runs already, and start new trials as old ones end."""
         going = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         waiting = [optuna.trial.Trial(self._study, each._trial_id) for each in going]  # noqa: SLF001 - the only way back to it
         tasks: dict[asyncio.Task[None], int] = {}
+        await self._start_following()
         try:
             while True:
                 while len(tasks) < self._settings.concurrent or waiting:
@@ -125,6 +125,15 @@ class OptunaDriver:
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._follower.close()
+
+    async def _start_following(self) -> None:
+        await self._follower.start()
+        while True:
+            try:
+                return await self._follower.ready(_ANSWER_S)
+            except NoAnswerError as error:
+                self._watcher.trouble(str(error))
 
     def _next(self) -> optuna.trial.Trial | None:
         if self._cancelled() or len(self._study.get_trials(deepcopy=False)) >= self._settings.trials:
@@ -137,24 +146,25 @@ class OptunaDriver:
         run = known or self._new_id()
         if known is None:
             trial.set_user_attr("run", run)
-        async with self._bus.subscribe(topics.run_state(run), topics.summary(run)) as news:
-            await self._submit(trial, run, chosen)
-            self._watcher.started(trial.number, run, chosen, again=known is not None)
-            if self._cancelled():
-                await self._cancel(run, "the sweep was cancelled")
-            followed = Followed(
-                self._settings.metric,
-                reported=self._study.get_trials(deepcopy=False)[trial.number].last_step or 0,
-                pruned_at=trial.user_attrs.get("pruned_at"),
-            )
-            await self._look(run, followed)
-            while True:
-                reported = self._report(trial, followed)
-                if (outcome := followed.outcome(time.monotonic())) is not None:
-                    break
-                if self._settings.prune and reported and followed.prunable and trial.should_prune():
-                    await self._prune(trial, run, followed)
-                await self._hear(news, run, followed)
+        await self._submit(trial, run, chosen)
+        self._watcher.started(trial.number, run, chosen, again=known is not None)
+        if self._cancelled():
+            await self._cancel(run, "the sweep was cancelled")
+        followed = Followed(
+            self._settings.metric,
+            reported=self._study.get_trials(deepcopy=False)[trial.number].last_step or 0,
+            pruned_at=trial.user_attrs.get("pruned_at"),
+        )
+        revision = 0
+        while True:
+            changes = await self._follower.wait(revision, _STALLED_LOOK_S)
+            revision = changes.revision
+            self._look(run, followed)
+            reported = self._report(trial, followed)
+            if (outcome := followed.outcome(time.monotonic())) is not None:
+                break
+            if self._settings.prune and reported and followed.prunable and trial.should_prune():
+                await self._prune(trial, run, followed)
         self._tell(trial, run, outcome)
 
     async def _submit(self, trial: optuna.trial.Trial, run: str, chosen: dict[str, Any]) -> None:
@@ -167,26 +177,15 @@ class OptunaDriver:
             said = f"{self._plan.where}: trial {trial.number} ({_words(chosen)}) is refused: {error}"
             raise SpecError(said, getattr(error, "hint", "")) from error
 
-    async def _hear(self, news: Subscription, run: str, followed: Followed) -> None:
-        """Wait for the next thing that happens to the run; ask if nothing is heard."""
-        ending = followed.state is not None and followed.state.state.final
-        message = await news.next(_ENDING_ASK_AFTER_S if ending else _ASK_AFTER_S)
-        now = time.monotonic()
-        if message is None:
-            await self._look(run, followed)
-        elif message.topic == topics.run_state(run):
-            followed.take_state(RunState.model_validate(message.payload), now)
-        else:
-            followed.take_summary(RunSummary.model_validate(message.payload), now)
-
-    async def _look(self, run: str, followed: Followed) -> None:
-        """Ask how the run is, in case something was not heard."""
-        state = (await self._request("scheduler", Show(run=run))).run
-        found = (await self._request("telemetry", Summaries(runs=[run]))).summaries
-        now = time.monotonic()
-        followed.take_state(state, now)
-        for each in found:
-            followed.take_summary(each, now)
+    def _look(self, run: str, followed: Followed) -> None:
+        """Take in how the run is; while a service is silent, nothing has stalled."""
+        view, now = self._follower.view, time.monotonic()
+        if state := view.runs.get(run):
+            followed.take_state(state, now)
+        if summary := view.summaries.get(run):
+            followed.take_summary(summary, now)
+        if self._follower.silent():
+            followed.heard_nothing(now)
 
     @staticmethod
     def _report(trial: optuna.trial.Trial, followed: Followed) -> bool:

@@ -61,6 +61,10 @@ class Followed:
             self._moved_at = now if summary != self.summary else self._moved_at
             self.summary = summary
 
+    def heard_nothing(self, now: float) -> None:
+        """Note that a service is silent: an outage does not count as a stall."""
+        self._moved_at = now
+
     def reports(self) -> list[tuple[int, float]]:
         """Values to report that have not been, as (point of the way, value)."""
         value = metric_value(self.summary, self.metric)

@@ -29,6 +29,7 @@ from mosaic_services.cli.watch.command import interrupted
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
+    from mosaic_bus.client import PlainFollower
     from mosaic_bus.commands import RunDetail
     from mosaic_bus.frames import Frame
     from mosaic_bus.messages import FrameHandle, RunState
@@ -71,7 +72,8 @@ def command(
         detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         state, streams = detail.run, _streams(bus, detail.run)
         if not streams and (watch or save):
-            state, streams = _await_streams(bus, detail)
+            with bus.follow(runs=[state.run], hosts=False, summaries=False) as view:
+                state, streams = _await_streams(bus, view, detail)
         chosen = [each for each in streams if stream in (None, each.newest.stream)]
         if streams and not chosen:
             names = ", ".join(each.newest.stream for each in streams)
@@ -103,7 +105,7 @@ def _streams(bus: Bus, state: RunState) -> list[FrameStream]:
         raise
 
 
-def _await_streams(bus: Bus, detail: RunDetail) -> tuple[RunState, list[FrameStream]]:
+def _await_streams(bus: Bus, view: PlainFollower, detail: RunDetail) -> tuple[RunState, list[FrameStream]]:
     """Wait for a run that was only just submitted to start, and then for its first picture.
 
     If its config asks for pictures, until it ends: it may have much to import. If not, a little while all the same,
@@ -124,9 +126,9 @@ def _await_streams(bus: Bus, detail: RunDetail) -> tuple[RunState, list[FrameStr
                 break
             _say_waiting(f"for the first picture of run {short(state.run)} (if none comes, mosaic logs may say why)")
             deadline = math.inf
-        time.sleep(_POLL_S)
+        view.wait(_POLL_S)
+        state = view.runs.get(state.run, state)
         with outage:
-            state = bus.request("scheduler", Show(run=state.run)).run
             streams = _streams(bus, state)
     return state, streams
 

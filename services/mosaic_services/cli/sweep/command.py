@@ -255,7 +255,7 @@ def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple
     from mosaic_services.comparison.folding import parameters  # noqa: PLC0415 - start-up time
     from mosaic_services.progress import fraction  # noqa: PLC0415 - start-up time
 
-    runs = _without_replaced(bus, runs_of(bus, state.group), state.total)
+    runs = _without_replaced(runs_of(bus, state.group))
     summaries = summaries_of(bus, [each.run for each in runs if each.attempt])
     driver = study.plan().driver if study else None
     metric = driver.metric if driver else "episode_return"
@@ -268,10 +268,9 @@ def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple
     return rows, metric, max(state.total, driver.trials if driver else 0), under_way
 
 
-def _without_replaced(bus: Bus, runs: list[RunState], total: int) -> list[RunState]:
-    """Leave out runs that were repeated: a group is as large without them, and repetitions come after all others."""
-    again = runs[total:]
-    replaced = {bus.request("scheduler", Show(run=each.run)).spec.replaces for each in again}
+def _without_replaced(runs: list[RunState]) -> list[RunState]:
+    """Leave out runs that were repeated."""
+    replaced = {each.replaces for each in runs}
     return [each for each in runs if each.run not in replaced]
 
 

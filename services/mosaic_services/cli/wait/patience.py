@@ -10,9 +10,16 @@ from mosaic_bus.errors import NoAnswerError
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Outage"]
+__all__ = ["Outage", "require_answers"]
 
 _LONGEST_S = 60.0
+
+
+def require_answers(silent: dict[str, float]) -> None:
+    """Raise `NoAnswerError` if a service has been silent for a minute."""
+    for service, seconds in silent.items():
+        if seconds > _LONGEST_S:
+            raise NoAnswerError(service, "heartbeat", seconds)
 
 
 class Outage:

@@ -10,25 +10,28 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 from rich.table import Table
 
-from mosaic_bus.commands import Logs, Show, Summaries
+from mosaic_bus.client.live import is_settled
+from mosaic_bus.commands import Logs
 from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import RunState, RunStateName, RunSummary
 from mosaic_services.cli.display.output import console, duration, number, print_json, say, short, state_text
 from mosaic_services.cli.errors import FAILED, STOPPED
-from mosaic_services.cli.wait.patience import Outage
+from mosaic_services.cli.wait.patience import require_answers
 from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from mosaic_bus import Bus
+    from mosaic_bus.client import PlainFollower
 
-__all__ = ["Watched", "exit_code", "outcome_lines", "wait_for"]
+__all__ = ["Watched", "exit_code", "outcome_lines", "wait_for", "wait_until_done"]
 
-_POLL_S = 0.25
+# Changes that come in quick succession are shown together.
+_PACE_S = 0.1
+_STALLED_LOOK_S = 1.0
 # A run that has ended and whose telemetry does not move for this long is reported as it is.
 _STALLED_S = 15.0
-_MOST_AT_ONCE = 1000
 
 
 @dataclass
@@ -55,9 +58,7 @@ class Watched:
         """Whether there is nothing more to wait for: final and stored whole, or final and stalled."""
         if self.state is None or not self.state.state.final:
             return False
-        never_started = self.state.attempt == 0
-        complete = self.summary is not None and self.summary.complete and self.summary.attempt == self.state.attempt
-        return never_started or complete or now - self.moved_at > _STALLED_S
+        return is_settled(self.state, self.summary) or now - self.moved_at > _STALLED_S
 
     @property
     def complete(self) -> bool:
@@ -68,12 +69,13 @@ class Watched:
 def wait_for(bus: Bus, runs: list[str], *, as_json: bool) -> int:
     """Wait until all runs are final; print how each ended; return the exit code."""
     watched = [Watched(run) for run in runs]
-    if as_json:
-        _poll_until_done(bus, watched, lambda: None)
-    elif sys.stdout.isatty():
-        _show_live(bus, watched)
-    else:
-        _poll_until_done(bus, watched, lambda: _tell_changes(watched))
+    with bus.follow(runs=runs, hosts=False) as view:
+        if as_json:
+            wait_until_done(view, watched, lambda: None)
+        elif sys.stdout.isatty():
+            _show_live(view, watched)
+        else:
+            wait_until_done(view, watched, lambda: _tell_changes(watched))
     if as_json:
         print_json({"runs": [_document(each) for each in watched]})
     else:
@@ -82,7 +84,7 @@ def wait_for(bus: Bus, runs: list[str], *, as_json: bool) -> int:
     return exit_code([each.state.state for each in watched if each.state])
 
 
-def _show_live(bus: Bus, watched: list[Watched]) -> None:
+def _show_live(view: PlainFollower, watched: list[Watched]) -> None:
     def frame() -> Table:
         grid = Table.grid(padding=(0, 2))
         for each in watched:
@@ -91,7 +93,7 @@ def _show_live(bus: Bus, watched: list[Watched]) -> None:
         return grid
 
     with Live(frame(), console=console(), transient=True, auto_refresh=False) as live:
-        _poll_until_done(bus, watched, lambda: live.update(frame(), refresh=True))
+        wait_until_done(view, watched, lambda: live.update(frame(), refresh=True))
 
 
 def _tell_changes(watched: list[Watched]) -> None:
@@ -118,31 +120,22 @@ def _progress(each: Watched) -> str:
     return "  ".join(parts)
 
 
-def _poll_until_done(bus: Bus, watched: list[Watched], changed: Callable[[], None]) -> None:
-    outage = Outage()
+def wait_until_done(view: PlainFollower, watched: Collection[Watched], changed: Callable[[], None]) -> None:
+    """Wait until there is nothing more to wait for; call `changed` whenever something has changed."""
     while True:
-        now = time.monotonic()
-        with outage:
-            _poll(bus, watched, now)
-        if outage.silent:
-            for each in watched:
+        silent = view.silent
+        require_answers(silent)
+        runs, summaries, now = view.runs, view.summaries, time.monotonic()
+        for each in watched:
+            if state := runs.get(each.run):
+                each.update(state, summaries.get(each.run), now)
+            if silent:
                 each.heard_nothing(now)
         changed()
         if all(each.done(now) for each in watched):
             return
-        time.sleep(_POLL_S)
-
-
-def _poll(bus: Bus, watched: list[Watched], now: float) -> None:
-    waiting = [each for each in watched if not each.done(now)]
-    summaries = {}
-    for start in range(0, len(waiting), _MOST_AT_ONCE):
-        wanted = [each.run for each in waiting[start : start + _MOST_AT_ONCE]]
-        found = bus.request("telemetry", Summaries(runs=wanted, limit=len(wanted)), timeout=5.0).summaries
-        summaries.update({each.run: each for each in found})
-    for each in waiting:
-        state = bus.request("scheduler", Show(run=each.run), timeout=5.0).run
-        each.update(state, summaries.get(each.run), now)
+        view.wait(_STALLED_LOOK_S)
+        time.sleep(_PACE_S)
 
 
 def exit_code(states: list[RunStateName]) -> int:

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["command", "interrupted", "watch_runs"]
 
 _FRAME_S = 0.25
-_POLL_S = 0.7
-_FIRST_ANSWER_S = 10.0
+_FIRST_ANSWER_S = 15.0
 
 
 def command(
@@ -71,7 +70,7 @@ def command(
 
 def watch_runs(bus: Bus, run: str | None, *, until_done: bool, group: str | None = None) -> None:
     """Watch until the user leaves, or until nothing is active (or nobody answers who could tell)."""
-    feed = Feed(bus, run, _POLL_S, group)
+    feed = Feed(bus, run, group)
     try:
         if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             _Screen(bus, feed, pinned=run is not None).show(until_done=until_done)
@@ -84,7 +83,7 @@ def watch_runs(bus: Bus, run: str | None, *, until_done: bool, group: str | None
 
 
 def _print_once(bus: Bus, run: str | None, group: str | None, *, as_json: bool) -> None:
-    feed = Feed(bus, run, _POLL_S, group)
+    feed = Feed(bus, run, group)
     try:
         if not feed.fresh.wait(_FIRST_ANSWER_S) or not feed.view.loaded:
             raise NoStackError(feed.view.trouble or "the stack does not answer", "see: mosaic status")

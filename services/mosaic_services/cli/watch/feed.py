@@ -1,42 +1,31 @@
-"""What `mosaic watch` shows, asked for again and again by a thread of its own, so that the screen never waits."""
+"""What `mosaic watch` shows, gathered by a thread of its own, so that the screen never waits."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mosaic_bus.commands import (
-    Groups,
-    GroupState,
-    Hosts,
-    Logs,
-    Runs,
-    Series,
-    SeriesResult,
-    Show,
-    Snapshot,
-    SnapshotResult,
-    Summaries,
-)
+from mosaic_bus.commands import GroupState, Logs, Runs, Series, SeriesResult, Summaries
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
-from mosaic_bus.messages import FINAL_STATES, HostState, RunState, RunStateName, RunSummary, Usage
-from mosaic_services.cli.wait.patience import Outage
+from mosaic_bus.messages import HostState, RunState, RunStateName, RunSummary, Usage
+from mosaic_services.cli.wait.patience import require_answers
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
+    from mosaic_bus.client import PlainFollower
 
 __all__ = ["Feed", "View"]
 
-_FINAL = [str(state) for state in FINAL_STATES]
-_PLACED = [str(state) for state in RunStateName if not state.final and state is not RunStateName.QUEUED]
-_QUEUED = [str(RunStateName.QUEUED)]
 _FINAL_SHOWN = 10
-# Of a group; more would not fit a screen.
-_PLACED_SHOWN = 1000
+# Queued runs of a group; more do not fit a screen.
 _QUEUED_SHOWN = 100
 _ANSWER_S = 2.0
+# Changes are gathered for this long before they are shown, and the rate of events is measured over the second.
+_PACE_S = 0.2
+_RATE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,15 +71,17 @@ class View:
 class Feed:
     """Keeps `view` fresh until closed. `focus` names a run to look at closely, `group` the only one to show."""
 
-    def __init__(self, bus: Bus, focus: str | None, interval: float, group: str | None = None) -> None:
+    def __init__(self, bus: Bus, focus: str | None, group: str | None = None) -> None:
         self.view = View()
         self.focus = focus
-        # Set once nobody has answered for so long that nobody may be there any more.
+        # Set once a service has been silent for so long that it may never come back.
         self.gone: NoAnswerError | None = None
         self._group = group
         self._bus = bus
-        self._interval = interval
         self._counted: tuple[float, dict[str, int]] | None = None
+        # A run that is looked at and ended long ago, and what was last asked for closely.
+        self._old: tuple[RunState, RunSummary | None] | None = None
+        self._asked: tuple[str, RunSummary | None] | None = None
         self._stop = threading.Event()
         self._wake = threading.Event()
         self.fresh = threading.Event()
@@ -101,62 +92,76 @@ class Feed:
         """Look at a run closely, or at none; ask at once."""
         self.focus = run
         self.view = replace(self.view, series=None, log=[])
+        self._asked = None
         self._wake.set()
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop following."""
         self._stop.set()
         self._wake.set()
         self._thread.join(_ANSWER_S * 2)
 
     def _run(self) -> None:
-        outage = Outage()
+        began = time.monotonic()
         while not self._stop.is_set():
             try:
-                with outage:
-                    self.view = self._ask()
-                self.gone = None
+                with self._bus.follow(group=self._group or "", final_limit=_FINAL_SHOWN) as live:
+                    self._keep_looking(live)
             except NoAnswerError as error:
-                self.gone = error
+                self._note_silence({error.service: time.monotonic() - began})
             except BusError as error:
                 self.view = replace(self.view, trouble=str(error))
-            if outage.silent:
-                self.view = replace(self.view, trouble=f"{outage.silent.service} does not answer")
             self.fresh.set()
-            self._wake.wait(self._interval)
+            self._wake.wait(_RATE_S)
+
+    def _keep_looking(self, live: PlainFollower) -> None:
+        while not self._stop.is_set():
+            self._note_silence(live.silent)
+            self._look(live)
+            self.fresh.set()
+            live.wait(_RATE_S)
+            self._wake.wait(_PACE_S)
             self._wake.clear()
 
-    def _ask(self) -> View:
-        focus = self.focus
-        snapshot, group = self._snapshot()
-        runs = list(snapshot.runs)
-        if focus and all(run.run != focus for run in runs):
-            runs.append(self._bus.request("scheduler", Show(run=focus), timeout=_ANSWER_S).run)
-        counted = Runs(states=_FINAL, group=self._group or "", limit=1)
-        done = self._bus.request("scheduler", counted, timeout=_ANSWER_S).total
-        view = replace(self.view, runs=runs, hosts=snapshot.hosts, group=group, done=done, loaded=True, trouble="")
+    def _note_silence(self, silent: dict[str, float]) -> None:
+        self.view = replace(self.view, trouble=", ".join(f"{service} does not answer" for service in silent))
+        try:
+            require_answers(silent)
+            self.gone = None
+        except NoAnswerError as error:
+            self.gone = error
+
+    def _look(self, live: PlainFollower) -> None:
+        counts, states, summaries = live.counts, list(live.runs.values()), live.summaries
+        view = replace(
+            self.view,
+            runs=self._shown(states) if self._group else states,
+            hosts=list(live.hosts.values()),
+            summaries=summaries,
+            done=sum(count for state, count in counts.items() if RunStateName(state).final),
+            events_per_s=self._rate(summaries),
+            loaded=True,
+            group=_group_state(self._group, states, counts) if self._group and states else None,
+        )
+        if self.focus and not view.trouble:
+            with contextlib.suppress(BusError):  # shown as trouble as soon as its heartbeat is missed
+                view = self._look_closely(view, self.focus)
         self.view = view
-        wanted = [run.run for run in runs if run.attempt]
-        if wanted:
-            found = self._bus.request("telemetry", Summaries(runs=wanted, limit=10_000), timeout=_ANSWER_S).summaries
-            view = replace(view, summaries={each.run: each for each in found}, events_per_s=self._rate(found))
-        if focus:
-            view = self._ask_closely(view, focus)
-        return view
 
-    def _snapshot(self) -> tuple[SnapshotResult, GroupState | None]:
-        """Runs and hosts as they are now; of a group, only its own runs."""
-        if self._group is None:
-            return self._bus.request("scheduler", Snapshot(final_limit=_FINAL_SHOWN), timeout=_ANSWER_S), None
-        (group,) = self._bus.request("scheduler", Groups(group=self._group), timeout=_ANSWER_S).groups
-        runs = []
-        for states, limit in ((_PLACED, _PLACED_SHOWN), (_QUEUED, _QUEUED_SHOWN), (_FINAL, _FINAL_SHOWN)):
-            wanted = Runs(states=states, group=self._group, limit=limit)
-            runs += self._bus.request("scheduler", wanted, timeout=_ANSWER_S).runs
-        hosts = self._bus.request("scheduler", Hosts(), timeout=_ANSWER_S).hosts
-        return SnapshotResult(version=0, runs=runs, counts={}, hosts=hosts, silent_s={}), group
+    @staticmethod
+    def _shown(states: list[RunState]) -> list[RunState]:
+        """Runs of a group that may fit a screen: all that are placed, the first that wait, the last that ended."""
+        queued = sorted((each for each in states if each.state is RunStateName.QUEUED), key=lambda each: each.run)
+        final = sorted((each for each in states if each.state.final), key=lambda each: -(each.ended_at or 0.0))
+        placed = [each for each in states if not each.state.final and each.state is not RunStateName.QUEUED]
+        return [*placed, *queued[:_QUEUED_SHOWN], *final[:_FINAL_SHOWN]]
 
-    def _ask_closely(self, view: View, run: str) -> View:
+    def _look_closely(self, view: View, run: str) -> View:
+        if view.run(run) is None:
+            view = self._with_old(view, run)
+        summary = view.summaries.get(run)
+        if self._asked == (run, summary):
+            return view
         try:
             series = self._bus.request(
                 "telemetry", Series(run=run, metric="episode_return", max_points=120), timeout=_ANSWER_S
@@ -164,14 +169,39 @@ class Feed:
             rows = self._bus.request("telemetry", Logs(run=run, tail=8), timeout=_ANSWER_S).rows
         except CommandRefusedError:  # it has written nothing yet
             return view
+        self._asked = (run, summary)
         return replace(view, series=series, log=[str(row["line"]) for row in rows])
 
-    def _rate(self, summaries: list[RunSummary]) -> float | None:
-        """Events per second since we last asked; an attempt that starts anew counts from zero."""
+    def _with_old(self, view: View, run: str) -> View:
+        """Add a run that ended too long ago to be followed; it is asked for once."""
+        if self._old is None or self._old[0].run != run:
+            (state,) = self._bus.request("scheduler", Runs(runs=[run]), timeout=_ANSWER_S).runs
+            found = self._bus.request("telemetry", Summaries(runs=[run]), timeout=_ANSWER_S).summaries
+            self._old = (state, found[0] if found else None)
+        state, summary = self._old
+        summaries = {**view.summaries, run: summary} if summary else view.summaries
+        return replace(view, runs=[*view.runs, state], summaries=summaries)
+
+    def _rate(self, summaries: dict[str, RunSummary]) -> float | None:
+        """Events per second over the last moments; an attempt that starts anew counts from zero."""
         now = time.monotonic()
-        counts = {each.run: each.events for each in summaries}
-        before, self._counted = self._counted, (now, counts)
-        if before is None or now <= before[0]:
+        before = self._counted
+        if before is not None and now - before[0] < _RATE_S:
+            return self.view.events_per_s
+        counts = {run: each.events for run, each in summaries.items()}
+        self._counted = (now, counts)
+        if before is None:
             return None
         grown = sum(max(0, count - before[1].get(run, count)) for run, count in counts.items())
         return grown / (now - before[0])
+
+
+def _group_state(group: str, states: list[RunState], counts: dict[str, int]) -> GroupState:
+    ended = all(each.state.final for each in states)
+    return GroupState(
+        group=group,
+        total=sum(counts.values()),
+        counts=counts,
+        submitted_at=min(each.submitted_at for each in states),
+        ended_at=max(each.ended_at or 0.0 for each in states) if ended else None,
+    )
