@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import os
 import signal
@@ -19,7 +18,8 @@ from rich.console import Console
 from stack import wait_until
 from ulid import ULID
 
-from mosaic_bus.commands import Events, Rows, Show
+from mosaic_bus.client.live import LiveView, Selection
+from mosaic_bus.commands import Events, Rows
 from mosaic_bus.errors import NoAnswerError
 from mosaic_bus.messages import RunState
 from mosaic_services.cli import logs
@@ -223,8 +223,6 @@ class FakeBus:
         self._seen = seen
 
     async def request(self, service, command):
-        if isinstance(command, Show):
-            return SimpleNamespace(run=self.state)
         if isinstance(command, Events):
             self._seen()
             page = self._pages.pop(0) if self._pages else Rows(rows=[])
@@ -233,10 +231,6 @@ class FakeBus:
             return page
         counters = SimpleNamespace(attempt=1, kind="journal", stored=4, final=True, missing=0)
         return SimpleNamespace(streams=[counters])
-
-    @contextlib.asynccontextmanager
-    async def subscribe(self, _topic):
-        yield self
 
     async def next(self, _timeout):
         return self._messages.pop(0) if self._messages else None
@@ -253,7 +247,7 @@ def test_a_hole_while_telemetry_is_restarted_does_not_end_following(capsys):
     place = {"host": "h", "run": str(ULID()), "kind": "journal", "offset": 14, "end": 21}
     live = SimpleNamespace(payload={**place, "attempt": 1, "first": 2, "count": 1}, buffers=[b"line 2\n"])
     bus = FakeBus(rows(0), None, rows(1, 2, 3), messages=(live,))
-    asyncio.run(logs._Reader(bus, bus.state, "journal", None).follow(None))
+    asyncio.run(logs._Reader(bus, bus.state, "journal", None)._follow(None, bus, LiveView(Selection())))
     assert capsys.readouterr().out.splitlines() == ["line 0", "line 1", "line 2", "line 3"]
 
 
@@ -261,7 +255,7 @@ def test_following_gives_up_when_nobody_answers_for_long(monkeypatch):
     monkeypatch.setattr(patience, "_LONGEST_S", -1.0)
     bus = FakeBus(rows(0), None, rows(1))
     with pytest.raises(NoAnswerError):
-        asyncio.run(logs._Reader(bus, bus.state, "journal", None).follow(None))
+        asyncio.run(logs._Reader(bus, bus.state, "journal", None)._follow(None, bus, LiveView(Selection())))
 
 
 def test_stored_lines_are_printed_page_by_page(capsys):

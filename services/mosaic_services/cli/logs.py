@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mosaic_bus import topics
-from mosaic_bus.client import BusClient, Follower, Subscription
+from mosaic_bus.client import BusClient, Follower, LiveView, Subscription
 from mosaic_bus.commands import Events, Logs, Rows, Runs, StreamCounters, Streams
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import Batch, RunState, StreamKind
@@ -154,22 +154,25 @@ class _Reader:
 
     async def follow(self, tail: int | None) -> None:
         """Print what is stored, then what comes, until the run is final and all its lines were printed."""
-        topic = topics.log if self._kind == "log" else topics.journal
         run = self._state.run
+        topic = topics.log if self._kind == "log" else topics.journal
         async with (
             self._bus.subscribe(topic(run)) as live,
             Follower(self._bus, runs=[run], hosts=False, summaries=False) as follower,
         ):
-            await self.print_stored(tail)
-            stalled, outage = 0, Outage()
-            while stalled < _STALLED_POLLS:
-                with outage:
-                    progressed = await self._take_live(live) or await self.print_stored(None)
-                    self._state = follower.view.runs.get(run, self._state)
-                    if not progressed and await self._is_over():
-                        return
-                    ended = self._state.state.final
-                    stalled = stalled + 1 if ended and not progressed else 0
+            await self._follow(tail, live, follower.view)
+
+    async def _follow(self, tail: int | None, live: Subscription, view: LiveView) -> None:
+        await self.print_stored(tail)
+        stalled, outage = 0, Outage()
+        while stalled < _STALLED_POLLS:
+            with outage:
+                progressed = await self._take_live(live) or await self.print_stored(None)
+                self._state = view.runs.get(self._state.run, self._state)
+                if not progressed and await self._is_over():
+                    return
+                ended = self._state.state.final
+                stalled = stalled + 1 if ended and not progressed else 0
         print("the end of this log has not been stored; it may lack lines", file=sys.stderr)
 
     async def _take_live(self, live: Subscription) -> bool:
