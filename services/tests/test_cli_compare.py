@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from mosaic_cli import Cli
 
@@ -101,3 +102,16 @@ print(json.dumps([run.state.state, same.id == run.id, run.episodes()["return"].t
     assert done.stderr == ""
     state, same, returns, values, seeds = json.loads(done.stdout)
     assert (state, same, len(returns), returns == values, seeds) == ("succeeded", True, 4, True, [3, 3])
+
+
+def test_group_is_exported_with_a_table_of_its_runs(cli, group, tmp_path: Path):
+    out = tmp_path / "group"
+    assert len(cli.json("export", "--group", group, "--out", str(out))["runs"]) == 6
+    rows = pq.read_table(out / "runs.parquet").to_pylist()
+    assert {row["config.agent"] for row in rows} == {"random", "passive"}
+    assert [row["episodes"] for row in rows] == [5] * 6
+    folders = [each for each in out.iterdir() if each.is_dir()]
+    assert len(folders) == 6
+    assert pq.read_table(folders[0] / "episodes.parquet").num_rows == 5
+    assert "exists already" in cli("export", "--group", group, "--out", str(out), code=2).stderr
+    assert "give a RUN" in cli("export", "--out", str(tmp_path / "x"), code=2).stderr

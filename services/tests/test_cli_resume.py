@@ -61,3 +61,9 @@ def test_tensorboard_gets_the_curves_under_readable_names(cli, tmp_path: Path):
     (events,) = folder.iterdir()
     assert b"episode_return" in events.read_bytes()
     assert "exists already" in cli("open-tensorboard", "first", "--out", str(out), code=2).stderr
+
+
+def test_show_lists_the_files_that_a_run_reported(cli):
+    found = cli.json("show", "first")["artifacts"]
+    assert "manifest" in [each["kind"] for each in found]
+    assert found[0]["path"] in cli("show", "first").stdout

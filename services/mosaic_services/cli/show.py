@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+# The first files of a run; more are in its folder.
+_FILES_SHOWN = 50
+
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
@@ -48,6 +51,7 @@ def command(
         detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         summary, streams, trouble = _telemetry(bus, detail.run.run)
         results = _own_summary(bus, summary)
+        artifacts = _artifacts(bus, summary)
     folder = current.home.runs / detail.run.run
     if as_json:
         print_json(
@@ -55,6 +59,7 @@ def command(
                 **detail.model_dump(mode="json"),
                 "summary": summary.model_dump(mode="json") if summary else None,
                 "results": results,
+                "artifacts": artifacts,
                 "streams": [each.model_dump(mode="json") for each in streams],
                 "folder": str(folder),
             }
@@ -66,6 +71,8 @@ def command(
     _section("decisions", _decisions(detail))
     if summary is not None:
         _section("results", _results(summary, folder / str(summary.attempt), results))
+    if artifacts:
+        _section("files", _files(artifacts, folder))
     if streams:
         _section("events and logs", _streams(streams))
     if trouble:
@@ -96,6 +103,27 @@ def _own_summary(bus: Bus, summary: RunSummary | None) -> dict[str, Any]:
         return {}
     found = read_line(rows[0]["line"]).fields.get("summary") if rows else None
     return found if isinstance(found, dict) else {}
+
+
+def _artifacts(bus: Bus, summary: RunSummary | None) -> list[dict[str, Any]]:
+    """Files that the newest attempt reported, such as videos and models, in the order of its journal."""
+    if summary is None:
+        return []
+    asked = Events(run=summary.run, attempt=summary.attempt, kinds=["artifact"], limit=_FILES_SHOWN)
+    try:
+        rows = bus.request("telemetry", asked, timeout=3.0).rows
+    except (NoAnswerError, CommandRefusedError):
+        return []
+    return [{"attempt": summary.attempt, **read_line(row["line"]).fields} for row in rows]
+
+
+def _files(artifacts: list[dict[str, Any]], folder: Path) -> Table:
+    rows = table("kind", "path")
+    rows.show_header = False
+    for each in artifacts:
+        path = folder / str(each["attempt"]) / plain(str(each.get("path", "")))
+        rows.add_row(plain(str(each.get("kind", ""))), str(path))
+    return rows
 
 
 def _section(title: str, content: Table) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-__all__ = ["EPISODES", "EVENTS", "LOGS", "SCALARS", "table_of"]
+from mosaic_services.comparison.folding import parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mosaic_bus.messages import RunSpec, RunState, RunSummary
+
+__all__ = ["EPISODES", "EVENTS", "LOGS", "SCALARS", "runs_table", "table_of"]
 
 
 def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -62,3 +70,25 @@ def _fitting(value: object, kind: pa.DataType) -> object:
     except (OverflowError, pa.ArrowException):
         return None
     return value
+
+
+def runs_table(states: list[RunState], specs: Mapping[str, RunSpec], summaries: Mapping[str, RunSummary]) -> pa.Table:
+    """One row per run: what it is, each parameter that varies within the group, and what it brought."""
+    varying = parameters(specs)
+    paths = list({path: None for values in varying.values() for path in values})
+    rows = []
+    for state in states:
+        summary = summaries.get(state.run)
+        values = {path: varying[state.run].get(path) for path in paths}
+        plain = {key: json.dumps(value) if isinstance(value, dict | list) else value for key, value in values.items()}
+        about = {"run": state.run, "name": state.name, "state": str(state.state)}
+        rows.append(
+            {
+                **about,
+                **plain,
+                "steps": summary.step if summary else None,
+                "episodes": summary.episodes if summary else None,
+                "return_mean": summary.return_mean if summary else None,
+            }
+        )
+    return pa.Table.from_pylist(rows)

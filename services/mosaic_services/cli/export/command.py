@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,11 +14,24 @@ import pyarrow.parquet as pq
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from mosaic_bus.commands import Episodes, Events, Logs, Metrics, RunDetail, Scalars, Show, StreamCounters, Streams
+from mosaic_bus.commands import (
+    Episodes,
+    Events,
+    Logs,
+    Metrics,
+    RunDetail,
+    Runs,
+    Scalars,
+    Show,
+    StreamCounters,
+    Streams,
+    Summaries,
+)
 from mosaic_bus.errors import CommandRefusedError
+from mosaic_bus.refusals import RefusalCode
 from mosaic_services.cli.display.output import console, print_json, say, short
 from mosaic_services.cli.errors import FAILED, CliError, InputError
-from mosaic_services.cli.export.columns import EPISODES, EVENTS, LOGS, SCALARS, table_of
+from mosaic_services.cli.export.columns import EPISODES, EVENTS, LOGS, SCALARS, runs_table, table_of
 from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 
@@ -35,31 +49,86 @@ _DATA = ("events", "episodes", "scalars", "logs")
 _ABOUT = "run.json"
 _FILES = {_ABOUT, *(f"{name}.parquet" for name in _DATA)}
 _NAMED = 3
+_MOST_RUNS = 10_000
+_LONGEST_NAME = 80
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write; must not exist yet.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="All runs of a group.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write; must not exist yet.")] = ...,  # type: ignore[assignment]
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export of a run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
-    """Write a run's events, episodes, scalars and logs to Parquet files, and what is known about it to run.json."""
-    if out.exists() and not force:
-        raise InputError(f"{out} exists already", "choose another folder, or replace it with --force")
+    """Write a run's events, episodes, scalars and logs to Parquet files, and what is known about it to run.json.
+
+    With --group, a folder for each run, and runs.parquet with their parameters and results.
+    """
+    if (run is None) == (group is None):
+        raise InputError(
+            "nothing to export" if run is None else "both a run and --group", "give a RUN, or --group GROUP"
+        )
+    if out.exists() and (not force or group):
+        raise InputError(f"{out} exists already", "choose another folder" + ("" if group else ", or use --force"))
     # A link stays, and what it points to is replaced.
     folder = out.resolve()
-    _require_replaceable(folder)
     with current.reader() as bus:
-        detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         try:
-            streams = bus.request("telemetry", Streams(run=detail.run.run)).streams
-        except CommandRefusedError:
-            streams = []
-        try:
-            counts = _export(bus, detail, streams, folder, quiet=as_json)
+            if group is not None:
+                _export_group(bus, group, folder, as_json=as_json)
+            else:
+                _require_replaceable(folder)
+                _export_run(bus, find_run(bus, run or "").run, folder, as_json=as_json)
         except OSError as error:
             raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-    _report(detail, out, counts, [each for each in streams if not each.final or each.missing] != [], as_json=as_json)
+
+
+def _export_run(bus: Bus, run: str, folder: Path, *, as_json: bool) -> None:
+    detail, streams = _about(bus, run)
+    counts = _export(bus, detail, streams, folder, quiet=as_json)
+    partial = any(not each.final or each.missing for each in streams)
+    _report(detail, folder, counts, partial, as_json=as_json)
+
+
+def _export_group(bus: Bus, group: str, folder: Path, *, as_json: bool) -> None:
+    """Write all runs beside the folder, then put them in its place."""
+    states = bus.request("scheduler", Runs(group=group, limit=_MOST_RUNS)).runs
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        specs = {}
+        for place, state in enumerate(states, 1):
+            detail, streams = _about(bus, state.run)
+            specs[state.run] = detail.spec
+            _export(bus, detail, streams, scratch / f"{_file_name(state.name)}-{short(state.run)}", quiet=True)
+            if not as_json and console().is_terminal:
+                say(f"\r{place} of {len(states)} runs", end="")
+        summaries = {each.run: each for each in bus.request("telemetry", Summaries(runs=list(specs))).summaries}
+        pq.write_table(runs_table(states, specs, summaries), scratch / "runs.parquet", compression="zstd")
+        scratch.chmod(0o755)
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if as_json:
+        print_json({"group": group, "folder": str(folder), "runs": list(specs)})
+    else:
+        say(f"\rexported {len(states)} runs of {group} to ", (str(folder), "bold"))
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME]
+
+
+def _about(bus: Bus, run: str) -> tuple[RunDetail, list[StreamCounters]]:
+    detail = bus.request("scheduler", Show(run=run))
+    try:
+        return detail, bus.request("telemetry", Streams(run=run)).streams
+    except CommandRefusedError as error:
+        if error.code != RefusalCode.UNKNOWN_RUN:
+            raise
+        return detail, []
 
 
 def _report(detail: RunDetail, out: Path, counts: dict[str, int], partial: bool, *, as_json: bool) -> None:
