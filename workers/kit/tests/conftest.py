@@ -22,7 +22,9 @@ class TinyConfig(WorkerConfig):
 def get_worker_metadata():
     return WorkerMetadata(
         name="tiny", version="1.2.3", description="A worker for tests", config_model=TinyConfig,
-        capabilities=WorkerCapabilities(worker_type="tiny", interactive_commands=("reset", "step")),
+        capabilities=WorkerCapabilities(
+            worker_type="tiny", supports_resume=True, interactive_commands=("reset", "step")
+        ),
         example_config={"episodes": 300, "seed": 5},
     )
 """
@@ -89,9 +91,17 @@ def run(context):
         emitter.run_completed()
         emitter.run_completed()
     dice = random.Random(config.seed)
+    first = int(Path(context.resume.path).read_text()) if context.resume and config.mode == "plain" else 0
+    if first:
+        emitter.checkpoint_loaded(context.resume.path, step=first)
     for episode in range(config.episodes):
         context.stop.check()
-        emitter.episode(episode, dice.random(), length=1, step=episode + 1)
+        score = dice.random()
+        if episode >= first:
+            emitter.episode(episode, score, length=1, step=episode + 1)
+        if episode + 1 > first and (episode + 1) % 100 == 0:
+            (context.run_dir / "saved").write_text(str(episode + 1))
+            emitter.checkpoint_saved("saved", step=episode + 1)
     return {"played": config.episodes, "plan": dict(context.plan)}
 
 def preflight(config, resume):

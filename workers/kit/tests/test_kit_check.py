@@ -6,7 +6,7 @@ import pytest
 
 ALL = {
     *("entry-point", "metadata", "describe", "dry-run-accepts", "dry-run-refuses", "config-forms", "bad-config", "run"),
-    *("same-seed", "prints", "sigterm", "interactive", "interactive-env", "interactive-agent"),
+    *("same-seed", "prints", "sigterm", "resume", "interactive", "interactive-env", "interactive-agent"),
 }
 
 DEAF = "    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(4)\n"
@@ -43,7 +43,7 @@ def test_the_report_for_people_has_a_line_for_each_check(site, run_module):
     assert done.returncode == 1
     assert "fail  entry-point" in done.stdout
     assert "0 entry points named 'nobody'" in done.stdout
-    assert done.stdout.splitlines()[-1] == "nobody: 0 passed, 1 failed, 13 skipped"
+    assert done.stdout.splitlines()[-1] == "nobody: 0 passed, 1 failed, 14 skipped"
 
 
 @pytest.mark.slow
@@ -63,11 +63,14 @@ def test_the_report_for_people_has_a_line_for_each_check(site, run_module):
             "run_started was written 0 times",
         ),
         (
-            {"dice.random(), length=1": "dice.random(), length='long'"},
+            {"score, length=1": "score, length='long'"},
             {"run"},
             "length: Input should be a valid integer",
         ),
         ({'{"episodes": 300, "seed": 5}': '{"episods": 300}'}, {"metadata"}, "episods: unknown field"),
+        ({"emitter.checkpoint_loaded(context.resume.path, step=first)": "first = 0"}, {"resume"}, "checkpoint_loaded"),
+        ({"if episode >= first:": "if True:"}, {"resume"}, "but the resumed run reports step 1"),
+        ({'(context.run_dir / "saved").write_text(str(episode + 1))': "pass"}, {"resume"}, "saves no checkpoint"),
         ({"return [seed or 0], {}": "return [time.time()], {}"}, {"interactive-env"}, "different answers"),
     ],
 )

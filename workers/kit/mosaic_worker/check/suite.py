@@ -175,6 +175,43 @@ class Suite:
                 raise CheckFailedError("the run ended without run_started")
         raise CheckSkippedError(f"the example ended before SIGTERM arrived, {_SIGTERM_ATTEMPTS} times; make it longer")
 
+    def resume(self) -> None:
+        """Stop a run that has saved a checkpoint, and let another go on from it, as the platform does after a fault."""
+        if not self.metadata.capabilities.supports_resume:
+            raise CheckSkippedError("the capabilities do not say supports_resume")
+        # A worker may save when it is stopped; of one that does not, the first checkpoint is awaited.
+        saved = self._stopped_at("resume-1", b'"episode"', b'"scalars"', b'"checkpoint_saved"')
+        if saved is None or not saved[1]:
+            saved = self._stopped_at("resume-2", b'"checkpoint_saved"') or saved
+        if saved is None:
+            raise CheckFailedError("supports_resume, but a run of the example saves no checkpoint that is there")
+        path, step = saved
+        document = {"metadata": {"worker": {"config": self.example}}, "resume": {"path": str(path), "step": step}}
+        finished = self.subject.run("resumed", "--config", self.subject.write_config("resumed", document))
+        finished.expect(0, f"a run that resumes from {path}")
+        events = _events(finished)
+        _exactly_one_end(events)
+        loaded = [getattr(event, "path", None) for event in events if event.event == "checkpoint_loaded"]
+        if loaded != [str(path)]:
+            raise CheckFailedError(f"expected one checkpoint_loaded with path {str(path)!r}, found: {loaded}")
+        steps = [found for event in events if (found := getattr(event, "step", None)) is not None]
+        if step is not None and steps and min(steps) < step:
+            raise CheckFailedError(f"the checkpoint is of step {step}, but the resumed run reports step {min(steps)}")
+
+    def _stopped_at(self, label: str, *marks: bytes) -> tuple[Path, int | None] | None:
+        """Run the example until it writes one of `marks`, stop it, and return its last checkpoint that is there."""
+        config = self.subject.write_config(label, self.example)
+        with self.subject.start(label, "--config", config) as process:
+            process.wait_for(lambda: any(mark in process.stdout.read_bytes() for mark in marks))
+            process.terminate()
+            events = _events(process.wait())
+        for event in reversed(events):
+            if event.event == "checkpoint_saved":
+                path = self._folder / label / str(getattr(event, "path", ""))  # relative to the run's folder
+                if path.exists():
+                    return path, getattr(event, "step", None)
+        return None
+
     def interactive_basics(self) -> None:
         """Ping, talk nonsense, ping again, stop."""
         with self._client() as client:
@@ -264,6 +301,7 @@ CHECKS: tuple[tuple[str, str, Callable[[Suite], None]], ...] = (
     ("same-seed", "the same seed gives the same episodes", Suite.same_seed),
     ("prints", "what libraries print does not reach stdout", Suite.prints),
     ("sigterm", "SIGTERM gives run_cancelled, exit 143", Suite.sigterm),
+    ("resume", "a run goes on from the checkpoint of a stopped one", Suite.resume),
     ("interactive", "ping, bad requests and stop are answered", Suite.interactive_basics),
     ("interactive-env", "reset and step, repeatable by seed", Suite.interactive_environment),
     ("interactive-agent", "init_agent and select_action", Suite.interactive_agent),
