@@ -95,6 +95,17 @@ def test_failed_run_gives_1_and_says_why(cli):
     assert "NoSuchEnvironment-v0" in done.stdout
 
 
+def test_ctrl_c_while_waiting_leaves_the_run_going_and_says_how_to_stop_it(cli):
+    waiting = cli.start("submit", "--worker", "baseline", "name=unattended", "episodes=1000000", "--wait")
+    wait_until("the run to run", lambda: cli("runs", "--state", "running").stdout.count("unattended"))
+    waiting.send_signal(signal.SIGINT)
+    _, errors = waiting.communicate(timeout=60)
+    run = cli.json("show", "unattended")["run"]
+    assert (waiting.returncode, run["state"]) == (130, "running")
+    assert f"mosaic cancel {run['run'][-6:]}" in errors
+    cli("cancel", "unattended")
+
+
 def test_cancelled_run_gives_4(cli):
     waiting = cli.start("submit", "--worker", "baseline", "name=victim", "episodes=1000000", "--wait")
     wait_until("the run to run", lambda: cli("runs", "--state", "running").stdout.count("victim"))

@@ -28,8 +28,11 @@ def finish(bus: Bus, submitted: list[Submitted], *, wait: bool, as_json: bool) -
     if not as_json:
         print_queued(submitted)
     if wait:
+        from mosaic_services.cli.wait.interruption import runs_go_on  # noqa: PLC0415 - start-up time
         from mosaic_services.cli.wait.runs import wait_for  # noqa: PLC0415 - start-up time
 
-        raise typer.Exit(wait_for(bus, [each.run for each in submitted], as_json=as_json))
+        runs = [each.run for each in submitted]
+        with runs_go_on(f"cancel {' '.join(map(short, runs))}", "watch"):
+            raise typer.Exit(wait_for(bus, runs, as_json=as_json))
     if as_json:
         print_json({"runs": [each.model_dump(mode="json") for each in submitted]})

@@ -122,8 +122,10 @@ def _after(bus: Bus, group: str, *, wait: bool, watch: bool, as_json: bool) -> N
     code = 0
     if wait or watch:
         from mosaic_services.cli.wait.group import wait_for_group  # noqa: PLC0415 - start-up time
+        from mosaic_services.cli.wait.interruption import runs_go_on  # noqa: PLC0415 - start-up time
 
-        code = wait_for_group(bus, group, quiet=as_json)
+        with runs_go_on(f"sweep cancel {group}", f"sweep watch {group}"):
+            code = wait_for_group(bus, group, quiet=as_json)
         if not as_json:
             _print_group(bus, group, _SHOWN)
     if as_json:
