@@ -1,4 +1,4 @@
-"""What a host is to offer, as its owner says it: a YAML file, or options of a command line."""
+"""What a host offers to runs: read from a YAML file and from command-line options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GPUS = f"give a number from 0 to {_MOST_GPUS}, or a list of {{id, name, memory_
 
 
 class HostConfigError(Exception):
-    """A description of a host that cannot be used; the message says which field, which value and what is allowed."""
+    """An invalid host description; the message names the field, the value and what is allowed."""
 
 
 class _DeclaredGpu(Gpu):
@@ -40,7 +40,7 @@ class _DeclaredGpu(Gpu):
 
 
 class HostConfig(Model):
-    """What a host offers; what is not said is found out on the machine."""
+    """What a host offers. Fields that are not given are detected on the machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,7 +54,7 @@ class HostConfig(Model):
     @classmethod
     def _usable_name(cls, value: str | None) -> str | None:
         if value is not None and not topics.is_host_name(value):
-            raise ValueError("take lower-case letters, digits and dashes, at most 63")
+            raise ValueError("use lower-case letters, digits and dashes, at most 63")
         return value
 
     @field_validator("gpus", mode="plain")
@@ -70,7 +70,7 @@ class HostConfig(Model):
             raise ValueError(f"{explain(error)} ({_GPUS})") from None
         ids = [each.id for each in found]
         if len(set(ids)) < len(ids):
-            raise ValueError(f"each GPU stands here once, these are {', '.join(ids)}")
+            raise ValueError(f"each GPU may be listed once, these are {', '.join(ids)}")
         return found
 
     @field_validator("tags")
@@ -78,14 +78,14 @@ class HostConfig(Model):
     def _usable_tags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for tag in value:
             if not _TAG.fullmatch(tag):
-                raise ValueError(f"tag {tag!r}: take lower-case letters, digits and . _ : - (at most 63)")
+                raise ValueError(f"tag {tag!r}: use lower-case letters, digits and . _ : - (at most 63)")
             if tag.startswith("host:"):
-                raise ValueError(f"tag {tag!r}: every host has a tag host:NAME already")
+                raise ValueError(f"tag {tag!r}: host:NAME is set automatically")
         return value
 
     @classmethod
     def make(cls, fields: dict[str, Any], where: str) -> HostConfig:
-        """Check fields; `where` names them in errors."""
+        """Validate fields; `where` names their source in errors."""
         for name in fields:
             if name not in cls.model_fields:
                 hint = did_you_mean(name, cls.model_fields) or f"the fields are: {', '.join(cls.model_fields)}"
@@ -105,10 +105,10 @@ class HostConfig(Model):
             raise HostConfigError(error.message) from None
 
     def replaced_by(self, fields: dict[str, Any], where: str) -> HostConfig:
-        """Put what was said more directly in place of what stands here; None and nothing are not said."""
+        """Return a copy in which fields are replaced; None and empty lists leave a field as it is."""
         said = {name: value for name, value in fields.items() if value is not None and value != []}
         return self.model_copy(update={name: getattr(self.make(said, where), name) for name in said})
 
     def total(self, machine: Resources, gpus: int) -> Resources:
-        """What runs may use in all, on a machine that has so much."""
+        """Resources that all runs together may use on a machine with these resources."""
         return Resources(cpus=self.cpus or machine.cpus, memory_mb=self.memory_mb or machine.memory_mb, gpus=gpus)

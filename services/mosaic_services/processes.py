@@ -1,4 +1,4 @@
-"""Processes of a home, told from strangers: is the one a file names still alive, who carries a mark, end them."""
+"""Finds and kills the processes of a home: by the mark in their environment, or by the files of run hosts."""
 
 from __future__ import annotations
 
@@ -24,28 +24,25 @@ __all__ = ["MARK", "build_mark", "carriers", "is_alive", "run_hosts", "sweep"]
 
 _log = Logger()
 
-# Stands in the environment of every process of an attempt or a build, so that orphans can be told from strangers.
+# Environment variable of every process of an attempt or a build. It identifies orphans.
 MARK = "MOSAIC_ATTEMPT_MARK"
-# A killed process is gone at once, unless the kernel holds it: then there is no point in waiting for ever.
+# Upper limit for waiting until killed processes are gone: the kernel may hold one indefinitely.
 _SWEEP_ROUNDS = 500
-# Attempts whose `family.json` has been complained about.
+# Attempts whose `family.json` has been reported as unreadable.
 _complained: set[str] = set()
 
 
 def build_mark(home: StackHome) -> str:
-    """The value of `MARK` for the environments that the supervisor of a home has built."""
+    """The value of `MARK` for builds that the supervisor of a home started."""
     return str(home.path / "builds")
 
 
 def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
-    """Kill every process of the attempts with these marks (see `carriers`) and wait until they are gone.
-
-    Returns how many there were.
-    """
+    """Kill every process with one of these marks (see `carriers`), wait until they are gone, and count them."""
     killed: dict[int, dict[str, Any]] = {}
     for _ in range(rounds):
         found = carriers(marks)
-        # One that dies shows no mark any more, but may take a while to be gone, on a busy machine.
+        # A dying process shows no mark, but may take a while to disappear on a busy machine.
         dying = any(map(is_alive, killed.values()))
         if not found and not dying:
             break
@@ -58,10 +55,10 @@ def sweep(marks: Collection[str], rounds: int = _SWEEP_ROUNDS) -> int:
 
 
 def carriers(marks: Collection[str]) -> set[int]:
-    """Find every process that carries one of the marks, or that a run host noted.
+    """Find every process that carries one of the marks, or that a run host listed in `family.json`.
 
-    A mark is an attempt's folder. A process can clear its environment, or write over it (setproctitle does): that is
-    why run hosts note their descendants in `family.json` every few seconds.
+    A mark is an attempt's folder. A process can clear or overwrite its environment (setproctitle does), so run hosts
+    also list their descendants every few seconds.
     """
     if not marks:
         return set()
@@ -77,7 +74,7 @@ def _family(mark: str) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        # The worker's own files lie in the same folder. Who carries the mark is found all the same.
+        # The worker may have written it: its own files are in the same folder. Marks still work.
         if mark not in _complained:
             _complained.add(mark)
             _log.warning("family.json is not as a run host writes it", folder=mark, reason=repr(error))
@@ -85,11 +82,11 @@ def _family(mark: str) -> list[dict[str, Any]]:
 
 
 def run_hosts(folders: Collection[str]) -> dict[str, int]:
-    """Find the run hosts of attempts by their folders, also those that have not written `host.json` yet."""
+    """Map folders of attempts to the pids of their run hosts, including those without a `host.json` yet."""
     found = {}
     for pid in psutil.pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # A run host that was forked from a template has more room for its command line than it uses.
+            # The command line of a run host that was forked from a template is padded with NULs.
             words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="surrogateescape").split("\0")
             named = len(words) > 1 and words[-1] in folders and words[-2].endswith("run_host.py")
             if named and is_alive(identity(pid)):

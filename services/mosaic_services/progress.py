@@ -1,4 +1,4 @@
-"""How far a run is."""
+"""Progress of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["fraction"]
 
 
 def fraction(summary: RunSummary) -> float | None:
-    """How much of the run is done, 0 to 1, by steps or else by episodes; None if its length is unknown."""
+    """Return the completed share, 0 to 1, by steps or else by episodes; None if the length is unknown."""
     if summary.total_steps:
         return min(1.0, summary.step / summary.total_steps)
     if summary.total_episodes:

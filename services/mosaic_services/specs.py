@@ -1,4 +1,4 @@
-"""Turns files and KEY=VALUE words into run specs; refuses what it does not know, with near names."""
+"""Makes run specs of YAML files and KEY=VALUE words. Unknown fields are refused, with a suggestion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 FIELDS = tuple(RunSpec.model_fields)
-# Fields that have fields of their own, all of them known here; what is in `config` only the worker knows.
+# Fields with known fields of their own. What `config` may hold, only the worker knows.
 _PARTS = {
     name: tuple(model.model_fields)
     for name, model in (("resources", Resources), ("limits", Limits), ("retries", Retries))
@@ -41,7 +41,7 @@ _LISTS = ("after", "requires", "pythonpath")
 
 
 class SpecError(Exception):
-    """A file, a word or a value that is no run; `hint` says what to do, `detail` is for those who ask for more."""
+    """A file, word or value that makes no run. `hint` says what to do; `detail` is shown with -v."""
 
     def __init__(self, message: str, hint: str = "", *, detail: str = "") -> None:
         super().__init__(message)
@@ -51,10 +51,10 @@ class SpecError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which `1e-3` is a number: YAML 1.1 takes it for text, and everybody writes learning rates so."""
+    """A safe loader that reads `1e-3` as a number. YAML 1.1 reads it as text, but learning rates are written so."""
 
     def construct_document(self, node: yaml.Node) -> Any:
-        # Lets it refuse an anchor that holds itself, instead of making something endless.
+        # Makes the loader refuse an anchor that contains itself.
         self.deep_construct = True
         return super().construct_document(node)
 
@@ -63,7 +63,7 @@ class _Loader(yaml.SafeLoader):
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if (key.tag, key.value) in seen:  # YAML takes the last one, and nobody means that
+                if (key.tag, key.value) in seen:  # YAML would silently take the last one
                     raise yaml.composer.ComposerError(None, None, f"{key.value!r} is given twice", key.start_mark)
                 seen.add((key.tag, key.value))
         return node
@@ -71,7 +71,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except ValueError as error:  # for example, a date that does not exist
+        except ValueError as error:  # for example, an impossible date
             raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
 
 
@@ -81,7 +81,7 @@ _Loader.add_implicit_resolver(
 
 
 def load_yaml(text: str) -> Any:
-    """Read YAML; whatever is wrong with it is a YAMLError."""
+    """Parse YAML; every problem is raised as a YAMLError."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
     except RecursionError:
@@ -89,9 +89,9 @@ def load_yaml(text: str) -> Any:
 
 
 def locate(where: str, keys: Sequence[object]) -> str:
-    """Name the line of a key, `file.yaml:7`, or of the innermost key above it that is there.
+    """Return `file.yaml:7`, the line of a key or of its closest parent in the file.
 
-    `where` is returned as it is if it is no file, or has none of the keys.
+    Returns `where` unchanged if it is not a YAML file or has none of the keys.
     """
     try:
         node = yaml.compose(Path(where).read_text(encoding="utf-8"), _Loader)
@@ -112,7 +112,7 @@ def locate(where: str, keys: Sequence[object]) -> str:
 
 
 def split_words(words: list[str]) -> tuple[list[Path], list[str]]:
-    """Tell files from KEY=VALUE words."""
+    """Separate files from KEY=VALUE words."""
     files, overrides = [], []
     for word in words:
         if "=" in word and not os.path.exists(word):  # noqa: PTH110 - Path.exists raises for what no file can be called
@@ -123,7 +123,7 @@ def split_words(words: list[str]) -> tuple[list[Path], list[str]]:
 
 
 def read_file(path: Path, what: str = "run") -> dict[str, Any]:
-    """Read a run, or another map of fields, from a YAML or JSON file."""
+    """Read a map of fields from a YAML or JSON file; `what` names its kind in errors."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def read_file(path: Path, what: str = "run") -> dict[str, Any]:
 
 
 def _near_files(path: Path) -> list[str]:
-    """Files whose path looks like this one; each folder on the way may be mistyped, too."""
+    """List files with a similar path; each folder in it may be mistyped."""
     found = [Path(path.anchor)]
     for part in path.parts[1:] if path.anchor else path.parts:
         found = [near for folder in found if folder.is_dir() for near in _near_entries(folder, part)]
@@ -170,7 +170,7 @@ def _kind(document: object) -> str:
 
 
 def path_of(key: str, fields: tuple[str, ...] = FIELDS) -> list[str]:
-    """Say where a key belongs: `config.seed` as it is, and a bare key that is no field means `config.KEY`."""
+    """Split a dotted key. A key that is no field of a run means `config.KEY`."""
     keys = key.strip().split(".")
     if not all(keys):
         raise SpecError(f"{key!r} is not a key", "for example: config.seed")
@@ -196,7 +196,7 @@ def parse_word(word: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[str], 
 def make_spec(
     document: dict[str, Any], overrides: list[str], where: str, given: dict[str, Any] | None = None
 ) -> RunSpec:
-    """Put overrides, then fields `given` as they are, onto a document; `where` names it in errors."""
+    """Make a spec of a document, KEY=VALUE overrides and fields `given` verbatim; `where` names it in errors."""
     fields = dict(document)
     replaced: set[tuple[str, ...]] = {(name,) for name in given or {}}
     for word in overrides:
@@ -206,7 +206,7 @@ def make_spec(
     fields.update(given or {})
 
     def place(keys: Sequence[object]) -> str:
-        """Where a value came from: a line of the file, or the command line."""
+        """Name the source of a value: a line of the file, or the command line."""
         given_here = any(tuple(keys[: len(each)]) == each for each in replaced)
         return "command line" if given_here else locate(where, keys)
 
@@ -220,7 +220,7 @@ def make_spec(
             for key in fields[part]:
                 check_path([part, str(key)], place([part, key]))
     if "worker" not in fields:
-        raise SpecError(f"{where}: no worker is named", "add: worker: baseline   (mosaic workers list)")
+        raise SpecError(f"{where}: no worker is given", "add: worker: baseline   (mosaic workers list)")
     try:
         return RunSpec.model_validate(fields)
     except ValidationError as error:
@@ -228,7 +228,7 @@ def make_spec(
 
 
 def put(fields: dict[str, Any], keys: list[str], value: object) -> None:
-    """Set a value deep inside; the maps on the way are copied, so that those of the original stay as they are."""
+    """Set a nested value. Maps on the path are copied, so the original document is unchanged."""
     for key in keys[:-1]:
         inner = fields.get(key)
         inner = dict(inner) if isinstance(inner, dict) else {}
@@ -238,7 +238,7 @@ def put(fields: dict[str, Any], keys: list[str], value: object) -> None:
 
 
 def check_path(keys: list[str], where: str) -> None:
-    """Refuse a key that no run has, with near names."""
+    """Refuse an unknown field, with a suggestion."""
     key = keys[0]
     if key not in FIELDS:
         near = (
@@ -246,7 +246,7 @@ def check_path(keys: list[str], where: str) -> None:
         )
         raise SpecError(
             f"{where}: field {key!r} is unknown",
-            near or f"the fields are: {', '.join(FIELDS)}\nwhat the worker understands goes under config:",
+            near or f"the fields are: {', '.join(FIELDS)}\noptions of the worker go under config:",
         )
     known = _PARTS.get(key)
     if known and len(keys) > 1 and keys[1] not in known:

@@ -120,7 +120,7 @@ def test_a_silent_supervisor_is_missed_although_the_scheduler_has_never_heard_of
 def test_a_second_up_does_not_tell_what_the_first_has_logged(place):
     place.restart("telemetry")
     log = place.home / "logs" / "up.log"
-    wait_until("the stack tells of it", lambda: "telemetry started again" in log.read_text())
+    wait_until("the stack tells of it", lambda: "telemetry restarted" in log.read_text())
     second = place("up", "--detach", code=2)
     assert second.stderr.startswith(f"error: another up (pid {place.pid('up')}) already runs in ")
     assert "telemetry" not in second.stderr

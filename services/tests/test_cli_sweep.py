@@ -189,7 +189,7 @@ def test_queue_shows_order_and_reasons_and_priority_changes_it(cli, paused):
     [
         (["priority", "x"], "give a run or a group"),
         (["priority", "x", "high"], "'high' is not a whole number"),
-        (["priority", "x", "5000"], "priority 5000 is not from -1000 to 1000"),
+        (["priority", "x", "5000"], "priority 5000 is not in the range -1000 to 1000"),
         (["priority", "--group", "no-such", "1"], "no group is called 'no-such'"),
         (["cancel"], "either runs or a group"),
         (["cancel", "x", "--group", "y"], "either runs or a group"),

@@ -140,7 +140,7 @@ def test_overrides_go_into_a_copy_of_the_file():
     ("document", "said", "hint"),
     [
         ({"wroker": "baseline"}, "here: field 'wroker' is unknown", "did you mean worker?"),
-        ({"worker": "x", "learning_rate": 1}, "'learning_rate'", "goes under config:"),
+        ({"worker": "x", "learning_rate": 1}, "'learning_rate'", "under config:"),
         ({"worker": "x", "resources": {"memory": 1}}, "here: resources: field 'memory'", "did you mean memory_mb?"),
         ({"config": {}}, "no worker", "worker: baseline"),
         ({"worker": "x", "resources": {"cpus": "many"}}, "resources.cpus", ""),
@@ -410,11 +410,11 @@ def test_help_names_every_command_and_the_exit_codes():
         (["show"], "RUN"),
         (
             ["up", "--host", "No Host"],
-            "command line: host: take lower-case letters, digits and dashes, at most 63, got 'No Host'",
+            "command line: host: use lower-case letters, digits and dashes, at most 63, got 'No Host'",
         ),
         (["up", "--cpus", "0"], "command line: cpus: must be greater than 0, got 0.0"),
         (["up", "--gpus", "-1"], "command line: gpus: give a number from 0 to 1024, or a list"),
-        (["up", "--tag", "Fast Disk"], "tag 'Fast Disk': take lower-case letters, digits and"),
+        (["up", "--tag", "Fast Disk"], "tag 'Fast Disk': use lower-case letters, digits and"),
         (["up", "--config", "/nowhere/stack.yaml"], "/nowhere/stack.yaml: no such file"),
         (["watch", "--json"], "--once"),
         (["--bus", "nonsense", "runs"], "bus address 'nonsense'"),

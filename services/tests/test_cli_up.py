@@ -134,7 +134,7 @@ def test_up_answers_and_ctrl_c_leaves_nothing(place):
     assert status["hosts"][0]["total"] == {"cpus": 3.0, "memory_mb": 2048, "gpus": 0.0}
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 0
-    assert "nothing runs any more" in place.output()
+    assert "nothing is left running" in place.output()
     place.assert_nothing_left()
 
 
@@ -147,7 +147,7 @@ def test_service_killed_is_started_again_and_answers(place, service):
     wait_until("a new process", lambda: (found := place.processes().get(service)) and found.pid != before)
     wait_until("all services to answer", lambda: place.mosaic("status").returncode == 0)
     assert place.pids()[service] != before
-    assert f"{service} (pid {before}) was killed by SIGKILL; starting it again in 0.2 s" in place.output()
+    assert f"{service} (pid {before}) was killed by SIGKILL; restarting it in 0.2 s" in place.output()
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0
     place.assert_nothing_left()
@@ -253,7 +253,7 @@ def test_restarted_service_that_cannot_run_is_tried_again_and_the_others_go_on(p
         before["scheduler"].kill()
         fcntl.flock(lock, fcntl.LOCK_EX)
         wait_until("it to be said", lambda: "error: scheduler cannot run: another scheduler" in place.output())
-        assert "trying again in" in place.output()
+        assert "next try in" in place.output()
     wait_until("all services to answer", lambda: place.mosaic("status").returncode == 0)
     after = place.processes()
     assert {name for name in SERVICES if before[name].pid != after[name].pid} == {"scheduler"}
@@ -291,7 +291,7 @@ def test_second_interrupt_kills_a_service_that_does_not_end(place):
         process.send_signal(signal.SIGINT)
         assert time.monotonic() < deadline, place.output()
         time.sleep(0.3)
-    assert "supervisor was told to end at once: killed" in place.output()
+    assert "supervisor was asked to end at once: killed" in place.output()
     place.assert_nothing_left()
 
 
@@ -309,7 +309,7 @@ def test_down_stops_the_runs_and_keep_runs_leaves_them_for_the_next_up(place):
 
     wait_until("the run to run", lambda: state() == "running")
     kept = place.mosaic("down", "--keep-runs")
-    assert "leaves its runs going" in kept.stdout
+    assert "leaves its runs running" in kept.stdout
     assert workers()
     assert "leaving 1 run going" in (place.path / "logs" / "up.log").read_text()
     assert place.mosaic("up", "--detach").returncode == 0
@@ -396,7 +396,7 @@ def test_second_interrupt_kills_runs_and_what_they_started(place, stress):
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=10) == 0
     assert "killed 1 run and" in place.output()
-    assert "stopped; nothing runs any more" in place.output()
+    assert "stopped; nothing is left running" in place.output()
     place.assert_nothing_left()
 
 
@@ -425,7 +425,7 @@ def test_down_with_a_queue_leaves_nothing(place, stress):
     done = place.mosaic("down")
     assert done.returncode == 0, done.stderr
     place.assert_nothing_left()
-    assert "stopped; nothing runs any more" in (place.path / "logs" / "up.log").read_text()
+    assert "stopped; nothing is left running" in (place.path / "logs" / "up.log").read_text()
 
 
 def test_longest_grace_of_all_runs_is_waited_for(tmp_path):
@@ -469,7 +469,7 @@ def test_build_whose_supervisor_was_killed_ends_with_the_stack(place, tmp_path):
     done = place.mosaic("down")
     assert done.returncode == 0, done.stderr
     process.wait(30)
-    assert "nothing runs any more" in place.output() + done.stdout
+    assert "nothing is left running" in place.output() + done.stdout
     assert not built.is_running() or built.status() == psutil.STATUS_ZOMBIE
     assert not describing()
     place.assert_nothing_left()

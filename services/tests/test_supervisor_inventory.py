@@ -155,7 +155,7 @@ def test_declared_number_means_those_that_the_supervisor_may_see():
         ({"gpus": [0, 1]}, ["gpus", "{id, name, memory_mb}"]),
         ({"tags": ["Fast Disk"]}, ["tags", "'Fast Disk'", "lower-case"]),
         ({"tags": ["!no"]}, ["tags", "'!no'"]),
-        ({"tags": ["host:other"]}, ["tags", "host:other", "already"]),
+        ({"tags": ["host:other"]}, ["tags", "host:other", "automatically"]),
         ({"tags": "fast"}, ["tags", "'fast'"]),
         ({"host": "No Host"}, ["host", "'No Host'", "dashes"]),
     ],
@@ -207,7 +207,7 @@ def test_the_example_that_we_ship_can_be_used_with_its_comments_and_without():
         (["--gpus", "-2"], "command line: gpus"),
         (["--tag", "A b"], "tag 'A b'"),
         (["--cpus", "0"], "command line: cpus"),
-        (["--config", "/nowhere.yaml"], "/nowhere.yaml: No such file"),
+        (["--config", "/nowhere.yaml"], "/nowhere.yaml: no such file"),
     ],
 )
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""The `mosaic` command: one module per command, loaded only when that command is called."""
+"""The `mosaic` command: one module per command, imported only when that command is called."""

@@ -1,4 +1,4 @@
-"""`mosaic cancel`: stop runs, or take them out of the queue."""
+"""`mosaic cancel`: stop runs, or remove them from the queue."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def command(
     group: Annotated[
         str | None, typer.Option("--group", metavar="GROUP", help="All runs of this group, or any unique part of it.")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Kept with the run.")] = "cancelled by user",
+    reason: Annotated[str, typer.Option("--reason", help="Stored with the run.")] = "cancelled by user",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Stop runs, or take them out of the queue. All are tried, even if one is refused."""
+    """Stop running runs and remove waiting ones from the queue. One refusal does not keep the others from it."""
     if (group is None) == (not runs):
         raise InputError("give either runs or a group", "mosaic cancel RUN   or   mosaic cancel --group GROUP")
     if group is not None:

@@ -1,4 +1,4 @@
-"""`mosaic down`: stop the stack, wait until everything is gone."""
+"""`mosaic down`: stop the stack and wait until all its processes are gone."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+# Services that lost their `up` end within a few seconds; also the silence after which a host counts as gone.
 _LINGER_S = 15.0
+# Time beyond the longest grace period.
 _PATIENCE_S = 60.0
 
 
 def command(
     keep_runs: Annotated[
-        bool, typer.Option("--keep-runs", help="Leave the runs going; the next `mosaic up` takes them over.")
+        bool, typer.Option("--keep-runs", help="Leave the runs running; the next `mosaic up` adopts them.")
     ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help="Give up waiting after this.",
-            show_default="as long as the runs may take to stop, and a minute",
+            help="Stop waiting after this time.",
+            show_default="the longest grace period of a run plus a minute",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Stop the stack of this home and its runs. Does nothing if nothing runs."""
+    """Stop the stack of this home and its runs. Does nothing if no stack runs."""
     home = current.home
     lock = home.path / "up.lock"
     pid = holder(lock)
@@ -62,14 +64,14 @@ def command(
         _wait_for_orphans(home)
         left = alive(home)
         if left:
-            say(f"no stack is running in {home.path}, but {len(left)} of its runs: {', '.join(sorted(left))}")
-            say("mosaic up takes them over; after that, mosaic down stops them")
+            say(f"no stack is running in {home.path}, but these runs are: {', '.join(sorted(left))}")
+            say("mosaic up adopts them; then mosaic down stops them")
         else:
             say(f"nothing is running in {home.path}")
     else:
         kept = _detach() if keep_runs else []
         for name in kept:
-            say(f"{name} leaves its runs going")
+            say(f"{name} leaves its runs running")
         say(f"stopping the stack (pid {pid})…")
         patience = _PATIENCE_S + max((each.grace_s() for each in unended(home)), default=0.0)
         _end(pid, lock, KEEP_RUNS if keep_runs else signal.SIGTERM, patience if timeout is None else timeout)
@@ -81,9 +83,9 @@ def command(
 
 
 def _detach() -> list[str]:
-    """Tell all supervisors to leave their runs when they end; return the names of those that heard it.
+    """Tell all supervisors to leave their runs when they end; return the names of those that answered.
 
-    Silence is no reason to give up: `mosaic up` makes its own supervisor leave the runs, and needs no bus for it.
+    A supervisor that does not answer is no error: `mosaic up` signals its own supervisor without the bus.
     """
     told = []
     try:
@@ -92,11 +94,11 @@ def _detach() -> list[str]:
                 try:
                     bus.request(name, Detach(), timeout=5.0)
                 except BusError as error:
-                    _warn(f"{name} could not be told to leave its runs going: {error}")
+                    _warn(f"{name} could not be told to leave its runs running: {error}")
                 else:
                     told.append(name)
     except (BusError, NoStackError) as error:
-        _warn(f"supervisors of other hosts could not be told to leave their runs going: {error}")
+        _warn(f"supervisors of other hosts could not be told to leave their runs running: {error}")
     return told
 
 
@@ -110,7 +112,7 @@ def _hosts(bus: Bus) -> list[str]:
 
 
 def _end(pid: int, lock: Path, number: int, timeout: float) -> None:
-    """Send a signal to that very process, never to another that got its number, and wait for its end."""
+    """Signal a process and wait for its end, by a pidfd: the pid may be reused."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -122,14 +124,14 @@ def _end(pid: int, lock: Path, number: int, timeout: float) -> None:
             signal.pidfd_send_signal(process, number)
         if not select.select([process], [], [], timeout)[0]:
             raise CliError(
-                f"the stack (pid {pid}) has not ended within {timeout:g} s", "see logs/ in the home, or: kill -9"
+                f"the stack (pid {pid}) did not end within {timeout:g} s", "see logs/ in the home, or: kill -9"
             )
     finally:
         os.close(process)
 
 
 def _wait_for_orphans(home: StackHome) -> None:
-    """Services end when their `up` dies; wait for those that are still at it."""
+    """Wait for services whose `up` died; they are about to end."""
     if left := wait_until_free(home, _LINGER_S):
         who = ", ".join(f"{name} (pid {pid})" for name, pid in left.items())
         raise CliError(f"still running in {home.path}, not started by mosaic up: {who}", "stop them with: kill PID")

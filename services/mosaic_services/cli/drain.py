@@ -1,4 +1,4 @@
-"""`mosaic drain`: start nothing more on a host."""
+"""`mosaic drain`: place no more runs on a host."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["command"]
 def command(
     host: Annotated[str, typer.Argument(metavar="HOST", help="Name of a host (mosaic hosts).")],
     undo: Annotated[bool, typer.Option("--undo", help="Start runs there again.")] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Shown to those whose runs wait.")] = "by a user",
+    reason: Annotated[str, typer.Option("--reason", help="Shown for runs that wait because of it.")] = "by a user",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Start nothing more on a host, before it is switched off for instance. What runs there goes on."""
+    """Place no more runs on a host, for example before it is switched off. Its running runs continue."""
     with current.connect() as bus:
         note = bus.request("scheduler", Drain(host=host, drained=not undo, reason=reason)).note
     if as_json:

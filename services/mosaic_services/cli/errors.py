@@ -1,4 +1,4 @@
-"""Errors of the command line: one sentence, what to do about it, and the exit code."""
+"""Errors of the command line: a message, a hint and an exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTERRUPTED = 130
 
 
 class CliError(Exception):
-    """Base of all errors a command ends with; `hint` says what to do, `detail` is shown with -v."""
+    """Base class of errors that end a command. `hint` says what to do, `detail` is shown with -v."""
 
     code = FAILED
 
@@ -26,12 +26,12 @@ class CliError(Exception):
 
 
 class InputError(CliError):
-    """What the user gave cannot be used."""
+    """The user's input is invalid."""
 
     code = USAGE
 
 
 class NoStackError(CliError):
-    """Nothing runs here, or a service does not answer."""
+    """No stack runs, or a service does not answer."""
 
     code = NO_STACK

@@ -1,4 +1,4 @@
-"""`mosaic hosts`: what each host has, and who has it."""
+"""`mosaic hosts`: resources of each host, and the runs that use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ACTIVE = [str(state) for state in RunStateName if not state.final]
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show the hosts: CPUs, memory, GPUs and who holds them, tags, and whether they get new runs."""
+    """Show the hosts: CPUs, memory, GPUs and the runs that use them, tags, and whether new runs are placed there."""
     with current.connect() as bus:
         answer = bus.request("scheduler", Hosts())
         active = bus.request("scheduler", Runs(states=_ACTIVE, limit=10_000)).runs
@@ -58,14 +58,14 @@ def _print_host(host: HostState, answer: HostList, names: dict[str, str]) -> Non
     remarks = [
         *([(f"   silent for {duration(silent)}", "bold red")] if silent > _SILENT_AFTER_S else []),
         *([(f"   drained: {drained}  (mosaic drain {host.host} --undo)", "yellow")] if drained else []),
-        *([("   is about to end", "yellow")] if host.draining else []),
+        *([("   is shutting down", "yellow")] if host.draining else []),
     ]
     say((host.host, "bold"), *remarks)
     active = [each for each in host.attempts if each.phase is not AttemptPhase.ENDED]
     cpus = sum(each.resources.cpus for each in active)
     memory = sum(each.resources.memory_mb for each in active)
-    _line("CPUs", f"{cpus:g} of {host.total.cpus:g} given out   {host.cpu_percent:.0f} % busy")
-    _line("memory", f"{size(memory)} of {size(host.total.memory_mb)} given out   {size(host.memory_used_mb)} used")
+    _line("CPUs", f"{cpus:g} of {host.total.cpus:g} allocated   {host.cpu_percent:.0f} % busy")
+    _line("memory", f"{size(memory)} of {size(host.total.memory_mb)} allocated   {size(host.memory_used_mb)} used")
     for gpu in host.gpus:
         holders = [f"{_who(each, names)} has {_share(each.gpus[gpu.id])}" for each in active if gpu.id in each.gpus]
         kind = " ".join([*([gpu.name] if gpu.name else []), *([size(gpu.memory_mb)] if gpu.memory_mb else [])])

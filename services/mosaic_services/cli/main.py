@@ -1,4 +1,4 @@
-"""The front of the `mosaic` command: finds the module of a command, runs it, and turns errors into one line."""
+"""Entry point of the `mosaic` command: imports the module of a command, runs it, and reports errors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["main"]
 
 
 class _Entry(NamedTuple):
-    """A command: what it does in one line, and where it stands in `mosaic --help`."""
+    """A command in `mosaic --help`: its help line and its panel."""
 
     help: str
     panel: str
-    # Its commands, if it is a group of them.
+    # The commands of a group.
     below: tuple[str, ...] = ()
 
 
@@ -38,34 +38,34 @@ COMMANDS = {
     "down": _Entry("Stop the stack and its runs.", _STACK),
     "status": _Entry("Show services, hosts and the queue.", _STACK),
     "stats": _Entry("Show all counters of the services.", _STACK),
-    "hosts": _Entry("Show what each host has, and who has it.", _STACK),
-    "drain": _Entry("Start nothing more on a host.", _STACK),
-    "config": _Entry("Show the settings, and where each came from.", _STACK, ("show", "defaults")),
-    "queue": _Entry("Show what waits and why; pause and resume.", _STACK, ("show", "pause", "resume")),
+    "hosts": _Entry("Show the resources of each host and the runs that use them.", _STACK),
+    "drain": _Entry("Place no more runs on a host.", _STACK),
+    "config": _Entry("Show all settings and their sources.", _STACK, ("show", "defaults")),
+    "queue": _Entry("Show waiting runs; pause and resume.", _STACK, ("show", "pause", "resume")),
     "submit": _Entry("Queue a run, from a file or from the command line.", _RUNS),
     "sweep": _Entry(
-        "Submit many runs from one file, and follow them as a group.",
+        "Submit many runs from one file.",
         _RUNS,
         ("run", "list", "show", "watch", "cancel", "rerun", "resume"),
     ),
-    "watch": _Entry("Follow the runs live.", _RUNS),
+    "watch": _Entry("Watch runs live.", _RUNS),
     "runs": _Entry("List runs, newest first.", _RUNS),
-    "show": _Entry("Show one run: its state, why, attempts, results.", _RUNS),
-    "why": _Entry("Say why a run waits, is there, was stopped, or failed.", _RUNS),
+    "show": _Entry("Show one run: state, attempts, results.", _RUNS),
+    "why": _Entry("Explain why a run waits, runs where it does, stopped or failed.", _RUNS),
     "logs": _Entry("Print a run's log, or follow it.", _RUNS),
-    "frames": _Entry("Show a run's pictures, or save them.", _RUNS),
-    "series": _Entry("Print one of a run's curves.", _RUNS),
+    "frames": _Entry("Show or save a run's frames.", _RUNS),
+    "series": _Entry("Plot a metric of runs.", _RUNS),
     "compare": _Entry("Compare runs or groups: scores with seeds folded, and curves.", _RUNS),
-    "cancel": _Entry("Stop runs, or take them out of the queue.", _RUNS),
+    "cancel": _Entry("Stop runs, or remove them from the queue.", _RUNS),
     "rerun": _Entry("Submit a run again, as it was or with other values.", _RUNS),
     "resume": _Entry("Train on from a checkpoint of a run that has ended.", _RUNS),
-    "priority": _Entry("Let waiting runs go before others, or after them.", _RUNS),
+    "priority": _Entry("Change the priority of waiting runs.", _RUNS),
     "export": _Entry("Write a run's data to Parquet files.", _RUNS),
     "open-tensorboard": _Entry("Show runs in TensorBoard, under their names.", _RUNS),
-    "workers": _Entry("See and manage workers.", _WORKERS, ("list", "install", "describe", "check", "remove")),
+    "workers": _Entry("Manage workers.", _WORKERS, ("list", "install", "describe", "check", "remove")),
 }
 
-# Commands of other tools that people try, and ours.
+# Commands that people know from other tools, and ours.
 _MEANT = {
     "run": "submit",
     "train": "submit",
@@ -88,13 +88,13 @@ _MEANT = {
 }
 
 _EPILOG = (
-    "Exit codes: 0 done · 1 what was asked for failed (a run failed) · 2 bad usage or input, refused · "
+    "Exit codes: 0 success · 1 failure (such as a failed run) · 2 invalid usage or input, or refused · "
     "3 no stack, or a service does not answer · 4 a run was cancelled or lost (--wait) · 130 Ctrl-C"
 )
 
 
 def _build(words: list[str]) -> typer.Typer:
-    """Make the application; only modules of commands named in the words are imported."""
+    """Build the application; only the modules of commands that occur in `words` are imported."""
     app = typer.Typer(
         name="mosaic",
         no_args_is_help=True,
@@ -120,14 +120,14 @@ def _build(words: list[str]) -> typer.Typer:
 
 
 def _to_complete() -> list[str]:
-    """The words of a line that a shell wants completed; bash gives them in one variable, others in another."""
+    """The words of a command line that a shell wants completed. The variable depends on the shell."""
     if "_MOSAIC_COMPLETE" not in os.environ:
         return []
     return " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
 
 
 def _not_loaded() -> None:
-    """Stand for a command that these arguments do not call."""
+    """Stand in for a command that is not called."""
 
 
 def _version(asked: bool) -> None:
@@ -151,7 +151,7 @@ def _root(
         bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """MOSAIC runs reinforcement-learning libraries in processes of their own and lets you compare their agents.
+    """MOSAIC runs reinforcement-learning libraries, each in its own process, and compares their agents.
 
     Start with:  mosaic up   then, in another terminal:  mosaic submit --worker baseline --watch
     """
@@ -166,20 +166,20 @@ def main() -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has gone; there is nobody to tell.
+        # The reader (head, less) is gone.
         _drop_output()
         return FAILED
 
 
 def _open_closed() -> None:
-    """Put /dev/null where a caller closed a stream (`>&-`), before a file or a socket of ours gets its number."""
+    """Open /dev/null for a stream that the caller closed (`>&-`), or another file would get its descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
 
 
 def _drop_output() -> None:
-    """Let what stdout does not take go nowhere, or the interpreter tries again at its end."""
+    """Discard buffered output, or the interpreter tries to write it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -200,11 +200,11 @@ def _run() -> int:
 
 
 def _explain(error: Exception, arguments: list[str]) -> int:
-    """Turn an error of the libraries below into one line, what to do, and an exit code."""
+    """Report an error of a library: message, hint and exit code."""
     detail = "".join(traceback.format_exception(error))
-    if hasattr(error, "format_message"):  # bad options and arguments, from typer
+    if hasattr(error, "format_message"):  # invalid options and arguments, from typer
         message = error.format_message()
-        if not message:  # "no arguments" has shown the help already
+        if not message:  # "no arguments" has printed the help
             return 0
         name = next((each for each in arguments if each in COMMANDS), "")
         meant = next((_MEANT[each] for each in arguments if each in _MEANT), "")
@@ -244,14 +244,14 @@ def _explain(error: Exception, arguments: list[str]) -> int:
             return _complain(error.message, _refusal_hint(error), code, detail)
         if isinstance(error, BusError):
             return _complain(str(error), "", USAGE, detail)
-    if isinstance(error, OSError):  # a file, a disk or a folder that is not as it must be
+    if isinstance(error, OSError):  # such as a missing file or a full disk
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return _complain(f"{where}{error.strerror or error}", "", USAGE, detail)
-    return _complain(f"{type(error).__name__}: {error}", "this is a defect of mosaic; -v shows where", FAILED, detail)
+    return _complain(f"{type(error).__name__}: {error}", "this is a bug; -v shows the traceback", FAILED, detail)
 
 
 def _refusal_hint(error: CommandRefusedError) -> str:
-    """Say what to do about a refusal."""
+    """What a user can do about a refusal."""
     near, allowed = error.details.near, error.details.allowed
     hints = [f"did you mean {', '.join(near)}?"] if near else []
     if allowed and error.code != "unknown_command":  # its message lists them
@@ -271,7 +271,7 @@ _HINTS = {
 }
 
 
-# pydantic's words for what typer checks, and ours.
+# pydantic's messages, which typer passes on, and ours.
 _WORDS = {
     r"Input should be a valid number\b.*": "must be a number",
     r"Input should be a valid integer\b.*": "must be a whole number",

@@ -1,4 +1,4 @@
-"""What holds for every command: which home, which bus, how much to say."""
+"""Options and settings that every command has: home, bus, verbosity."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["CommandContext", "current", "with_settings"]
 
 @dataclass
 class CommandContext:
-    """The options that every command takes, and the settings that follow from them."""
+    """The common options of a command, and the settings that follow from them."""
 
     home_path: str | None = None
     bus: str | None = None
@@ -37,14 +37,14 @@ class CommandContext:
     _loaded: Loaded | None = None
 
     def take(self, home: str | None, bus: str | None, *, verbose: bool) -> None:
-        """Note options; one that is not given leaves what was said before."""
+        """Set options; one that is not given keeps its value."""
         self.home_path = home or self.home_path
         self.bus = bus or self.bus
         self.verbose = verbose or self.verbose
         self._loaded = None
 
     def load(self, flags: Mapping[str, object] | None = None) -> Loaded:
-        """Read the settings, with further flags, and use them from now on."""
+        """Read the settings again, with further flags."""
         from mosaic_services.settings.sources import load  # noqa: PLC0415 - start-up time
 
         self._loaded = load({**(flags or {}), "home": self.home_path, "bus": self.bus})
@@ -65,11 +65,11 @@ class CommandContext:
 
     @property
     def address(self) -> Address:
-        """Where the bus is."""
+        """The address of the bus."""
         return self.home.address(self.settings.bus)
 
     def require_stack(self) -> Address:
-        """Return the address of the bus; say at once, without waiting, if nothing can be there."""
+        """Return the address of the bus; fail at once if its socket does not exist."""
         address = self.address
         socket = Path(address.ingress.removeprefix("ipc://"))
         if address.ingress.startswith("ipc://") and not socket.exists():
@@ -140,7 +140,7 @@ _VERBOSE = Annotated[
 
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that every command takes, so that they may stand before or after its name."""
+    """Add the common options to a command, so that they may be given after its name, too."""
 
     @functools.wraps(function)
     def command(
@@ -165,7 +165,7 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
     for each in parameters:
         kind, *details = get_args(each.annotation) or (None,)
         if kind is bool:
-            details[0].metavar = ""  # a switch takes no value: its help need not name a type
+            details[0].metavar = ""  # a switch takes no value, so its help needs no type
         elif details and details[0].metavar in COMPLETIONS:
             details[0].autocompletion = COMPLETIONS[details[0].metavar]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`mosaic priority`: let runs that wait go before others, or after them."""
+"""`mosaic priority`: change the priority of waiting runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Change the priority of a run that waits, or of all runs of a group that do. What runs already is left alone.
+    """Change the priority of a waiting run, or of all waiting runs of a group. Running runs are not affected.
 
     mosaic priority 4K7QXB 10
 
@@ -41,7 +41,7 @@ def command(
     except ValueError:
         raise InputError(f"priority {text!r} is not a whole number", "for example: mosaic priority RUN 10") from None
     if abs(value) > _LIMIT:
-        raise InputError(f"priority {value} is not from -{_LIMIT} to {_LIMIT}")
+        raise InputError(f"priority {value} is not in the range -{_LIMIT} to {_LIMIT}")
     with current.connect() as bus:
         run = find_run(bus, runs[0], active=True).run if runs else ""
         command = Prioritise(run=run, group=group, priority=value)

@@ -1,4 +1,4 @@
-"""`mosaic queue`: what waits and why; pause and resume."""
+"""`mosaic queue`: waiting runs; pause and resume."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["app", "in_order"]
 app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_REASON = Annotated[str, typer.Option("--reason", help="Shown to those whose runs wait.")]
+_REASON = Annotated[str, typer.Option("--reason", help="Shown for runs that wait because of it.")]
 
 
 def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -31,7 +31,7 @@ def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def in_order(newest_first: list[RunState]) -> list[RunState]:
-    """Runs in the order in which they are looked at: the highest priority first, then first come, first served."""
+    """Sort runs by priority, then by submission."""
     runs = newest_first[::-1]
     runs.sort(key=lambda run: -run.priority)
     return runs
@@ -39,10 +39,10 @@ def in_order(newest_first: list[RunState]) -> list[RunState]:
 
 @_command("show")
 def show(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Maximum number of runs.")] = 20,
     as_json: _JSON = False,
 ) -> None:
-    """Show the runs that wait, the first to start first, and what each waits for."""
+    """Show waiting runs in the order in which they will start, and what each waits for."""
     with current.connect() as bus:
         paused = bus.request("scheduler", Hosts()).paused
         found = bus.request("scheduler", Runs(states=[str(RunStateName.QUEUED)], limit=100_000), timeout=20.0)
@@ -68,13 +68,13 @@ def show(
 
 @_command("pause")
 def pause(reason: _REASON = "by a user", as_json: _JSON = False) -> None:
-    """Start nothing more until `mosaic queue resume`. What runs goes on."""
+    """Place no more runs until `mosaic queue resume`. Running runs continue."""
     _set(reason, paused=True, as_json=as_json)
 
 
 @_command("resume")
 def resume(as_json: _JSON = False) -> None:
-    """Go on starting runs."""
+    """Place runs again."""
     _set("by a user", paused=False, as_json=as_json)
 
 

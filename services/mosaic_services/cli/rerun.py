@@ -20,7 +20,7 @@ def command(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE…", help="Values to change. `seed=3` means `config.seed=3`.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; the exit code is its outcome.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Submit a run again, as a new run with the same configuration, or with some values changed.
@@ -29,7 +29,7 @@ def command(
 
     mosaic rerun ppo-cartpole seed=2 learning_rate=0.001
 
-    Of a sweep, `mosaic sweep rerun GROUP` submits all again that failed or were lost.
+    `mosaic sweep rerun GROUP` does this for all runs of a sweep that failed or were lost.
     """
     with current.connect() as bus:
         found = find_run(bus, run).run

@@ -41,7 +41,7 @@ def command(
     group: Annotated[
         str, typer.Option("--group", metavar="GROUP", help="Only runs of this group, or any unique part of it.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Maximum number of runs.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List runs, newest first."""
@@ -55,11 +55,11 @@ def command(
         which = (f" of {group}" if group else "") + (f" in state {', '.join(state)}" if state else "")
         say(f"No runs{which} yet. Start one:  ", ("mosaic submit --worker baseline", "bold"))
         return
-    # Columns that would be the same in every line are left out.
+    # Columns with the same value in every line are omitted.
     with_group = not group and any(run.group for run in answer.runs)
     with_priority = any(run.priority for run in answer.runs)
     extra = [*(["group"] if with_group else []), *(["priority"] if with_priority else [])]
-    # In a narrow terminal the reason has a few lines; `mosaic show` has all of it.
+    # A narrow terminal gets a shortened reason; `mosaic show` has the whole text.
     is_narrow = console().width < _WIDE
     when = [] if is_narrow else ["submitted"]
     rows = table("run", "name", "worker", *extra, "state", *when, "took", "why", right=("took", "priority"))

@@ -46,7 +46,7 @@ def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show one run: its state and why, attempts, decisions, configuration, results, and what became of its events."""
+    """Show a run: state and reason, attempts, decisions, configuration, results, and whether all events are stored."""
     with current.reader() as bus:
         detail = bus.request("scheduler", Show(run=find_run(bus, run).run))
         summary, streams, trouble = _telemetry(bus, detail.run.run)
@@ -93,7 +93,7 @@ def _telemetry(bus: Bus, run: str) -> tuple[RunSummary | None, list[StreamCounte
 
 
 def _own_summary(bus: Bus, summary: RunSummary | None) -> dict[str, Any]:
-    """What the worker itself says of a run that it has completed."""
+    """The summary in the worker's own `run_completed` event."""
     if summary is None or summary.outcome != "run_completed":
         return {}
     asked = Events(run=summary.run, attempt=summary.attempt, kinds=["run_completed"], limit=1)
@@ -149,7 +149,7 @@ def _print_state(detail: RunDetail, folder: str) -> None:
         grid.add_row("host", f"{run.host}, attempt {run.attempt}{of}")
     if run.next_attempt_at:
         left = max(0.0, run.next_attempt_at - time.time())
-        grid.add_row("next", f"attempt {run.attempt + 1} of {run.attempts}, not before {left:.0f} s from now")
+        grid.add_row("next", f"attempt {run.attempt + 1} of {run.attempts}, in {left:.0f} s at the earliest")
     grid.add_row("asks for", _asks(spec))
     if run.priority:
         grid.add_row("priority", str(run.priority))
@@ -165,7 +165,7 @@ def _print_state(detail: RunDetail, folder: str) -> None:
 
 
 def _asks(spec: RunSpec) -> str:
-    """What it needs of a host."""
+    """What a run needs of a host."""
     asked = [f"{spec.resources.cpus:g} CPU{'' if spec.resources.cpus == 1 else 's'}", f"{spec.resources.memory_mb} MB"]
     if spec.resources.gpus:
         asked.append(f"{spec.resources.gpus:g} GPU")
@@ -177,7 +177,7 @@ def _tags(spec: RunSpec) -> list[str]:
 
 
 def _conditions(spec: RunSpec) -> list[tuple[str, str]]:
-    """What else was asked for, if anything was."""
+    """Further fields of the spec that differ from their defaults."""
     limits = [
         *([f"{spec.limits.memory_mb} MB"] if spec.limits.memory_mb else []),
         *([duration(spec.limits.wall_s)] if spec.limits.wall_s else []),

@@ -28,9 +28,9 @@ def command(
     service: Annotated[str | None, typer.Argument(help=f"One of {describe()}.", show_default="all")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show all counters of the services: what was received, published, dropped, repaired.
+    """Show all counters of the services: messages received, published, dropped, repaired.
 
-    Exit code 3 if a service is silent.
+    Exit code 3 if a service does not answer.
     """
     states: list[ServiceState] = []
     silent: list[str] = []

@@ -1,4 +1,4 @@
-"""`mosaic status`: services, hosts and the queue at one glance."""
+"""`mosaic status`: an overview of services, hosts and the queue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Seen:
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show the services, the hosts and how many runs there are. Exit code 3 if a service is silent."""
+    """Show services, hosts and the number of runs by state. Exit code 3 if a service does not answer."""
     with current.connect() as bus:
         hosts, counts = HostList(hosts=[], silent_s={}), dict[str, int]()
         with contextlib.suppress(BusError):
@@ -71,10 +71,10 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def service_names(hosts: HostList) -> list[str]:
-    """Names of all services: of hosts that have reported, and of ours, which may be silent since the stack started."""
+    """Names of all services, including those of this host, which may not have reported since the stack started."""
     names = {each.host: None for each in hosts.hosts}
     home = current.home
-    # `mosaic up` writes host.json, and holds its lock as long as there is to be a supervisor.
+    # `mosaic up` writes host.json, and holds its lock while the stack runs.
     if current.address == home.address() and holder(home.path / "up.lock") is not None:
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError):
             names[str(orjson.loads((home.path / "host.json").read_bytes())["host"])] = None
@@ -110,7 +110,7 @@ _STYLES = {"up": "green", "degraded": "yellow", "stopping": "yellow", "silent": 
 def _print(services: list[_Seen], hosts: HostList, counts: dict[str, int]) -> None:
     dim = "bright_black"
     say(("home ", dim), str(current.home.path), ("   bus ", dim), f"{current.address}\n")
-    # A column for remarks only if there are any: it takes room from the others.
+    # The column for remarks takes room from the others, so it is there only if there are any.
     remarks = [""] if any(each.state is None or each.state.detail for each in services) else []
     rows = table("service", "state", "pid", "up for", *_COUNTERS, *remarks, right=("pid", *_COUNTERS))
     now = time.time()
@@ -153,7 +153,7 @@ def _print_host(host: HostState, silent: float) -> None:
     taken = sum(sum(each.gpus.values()) for each in active)
     total = host.total
     gpus = f", {taken:g} of {total.gpus:g} GPUs" if host.gpus else ""
-    given = f"   {running}   given out: {cpus:g} of {total.cpus:g} CPUs, {memory} of {size(total.memory_mb)}{gpus}"
+    given = f"   {running}   allocated: {cpus:g} of {total.cpus:g} CPUs, {memory} of {size(total.memory_mb)}{gpus}"
     machine = f"   machine: {host.cpu_percent:.0f} % busy, {size(host.memory_used_mb)} used"
     fits = len(host.host + given + machine + quiet) <= console().width
     say((host.host, "bold"), given, "" if fits else "\n", machine, (quiet, "bold red"))
@@ -164,6 +164,6 @@ def _print_host(host: HostState, silent: float) -> None:
     for each in host.environments:
         profile = "" if each.profile == "default" else f"/{each.profile}"
         style = {"installed": "green", "building": "cyan", "broken": "red"}.get(each.status, "bright_black")
-        text = {"available": "available, installed when first used"}.get(each.status, str(each.status))
+        text = {"available": "available, installed on first use"}.get(each.status, str(each.status))
         detail = f": {each.detail}" if each.detail else ""
         say(f"  {each.worker}{profile}  ", (text, style), detail)

@@ -27,12 +27,12 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="FILE|KEY=VALUE",
-            help="Files that describe runs, and values that replace theirs. `seed=3` means `config.seed=3`.",
+            help="Run files, and values that override theirs. `seed=3` means `config.seed=3`.",
             show_default=False,
         ),
     ] = None,
     worker: Annotated[
-        str | None, typer.Option("--worker", metavar="WORKER", help="Run this worker, without a file.")
+        str | None, typer.Option("--worker", metavar="WORKER", help="Run this worker without a file.")
     ] = None,
     profile: Annotated[str | None, typer.Option("--profile", help="Which of the worker's environments.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Readable name of the run.")] = None,
@@ -41,11 +41,11 @@ def command(
         typer.Option("--after", metavar="RUN", help="Start when this run has succeeded (repeat for several)."),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", min=-1000, max=1000, help="Higher goes first; 0 if not given.")
+        int | None, typer.Option("--priority", min=-1000, max=1000, help="Higher starts first; default 0.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for their end; the exit code is their outcome.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Open `mosaic watch` on it; without a terminal: --wait.")
+        bool, typer.Option("--watch", help="Open `mosaic watch`; without a terminal, same as --wait.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -57,14 +57,14 @@ def command(
     """
     files, overrides = split_words(words or [])
     if len(files) > MOST_RUNS:
-        raise InputError(f"{len(files):,} files, and at most {MOST_RUNS:,} go at once")
+        raise InputError(f"{len(files):,} files; at most {MOST_RUNS:,} can be submitted at once")
     options = {"profile": profile, "name": name, "priority": priority, "after": after or None}
     given = {key: value for key, value in options.items() if value is not None}
     if worker is None and not files:
         raise InputError("nothing to submit", "give a file, or a worker: mosaic submit --worker baseline")
     if worker is not None and files:
         raise InputError(
-            f"both --worker {worker} and a file ({files[0]})", "files name their worker; replace it with worker=…"
+            f"both --worker {worker} and a file ({files[0]})", "a file names its worker; override it with worker=…"
         )
     if worker is not None:
         specs = [("command line", make_spec({"worker": worker}, overrides, "command line", given))]
@@ -72,7 +72,7 @@ def command(
         specs = [(str(path), make_spec(read_file(path), overrides, str(path), given)) for path in files]
     with current.connect() as bus:
         submitted = _submit(bus, specs)
-        # Without a terminal there is nothing to open, and nobody to leave it: then it is to wait.
+        # Without a terminal, --watch means --wait.
         if watch and sys.stdout.isatty():
             from mosaic_services.cli.watch.command import watch_runs  # noqa: PLC0415 - start-up time
 
@@ -83,7 +83,7 @@ def command(
 
 
 def _submit(bus: Bus, specs: list[tuple[str, RunSpec]]) -> list[Submitted]:
-    """Queue all or none: after a refusal, the same command line can be given again."""
+    """Queue all runs or none, so that the same command can be repeated after a refusal."""
     try:
         return bus.request("scheduler", SubmitMany(runs=[NewRun(spec=spec) for _, spec in specs])).runs
     except CommandRefusedError as error:

@@ -1,4 +1,4 @@
-"""`mosaic up`: start the stack and keep it alive until Ctrl-C, or leave it in the background."""
+"""`mosaic up`: run a stack in the foreground or in the background."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def command(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", metavar="FILE", help="What this host offers, in YAML; options win over it.", show_default=False
+            "--config",
+            metavar="FILE",
+            help="What this host offers, in YAML; options override it.",
+            show_default=False,
         ),
     ] = None,
     host: Annotated[
@@ -65,7 +68,7 @@ def command(
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option("--gpus", metavar="N", help="GPUs that runs may use.", show_default="those that NVML finds"),
+        typer.Option("--gpus", metavar="N", help="GPUs that runs may use.", show_default="those found by NVML"),
     ] = None,
     tag: Annotated[
         list[str] | None,
@@ -77,8 +80,8 @@ def command(
             "--set", metavar="KEY=VALUE", help="A setting (mosaic config show); repeatable.", show_default=False
         ),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Leave it in the background.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --detach: print what was started as JSON.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --detach: describe the stack as JSON.")] = False,
     notify_fd: Annotated[int | None, typer.Option("--notify-fd", hidden=True)] = None,
 ) -> None:
     """Start the services of a stack and keep them alive. Ctrl-C stops them.
@@ -86,7 +89,7 @@ def command(
     A service that dies is restarted. Nothing is lost, because each service keeps its state on disk.
     """
     if as_json and not detach:
-        raise InputError("--json prints what was started, and this goes on until Ctrl-C", "add --detach")
+        raise InputError("--json needs --detach: without it, the command runs until Ctrl-C", "add --detach")
     said = {"host": host, "cpus": cpus, "memory_mb": memory_mb, "gpus": gpus, "tags": tag}
     try:
         offer = HostConfig.read(config) if config else HostConfig()
@@ -116,7 +119,7 @@ def command(
     with home.lock("up"):
         address_file = home.path / "bus-address"
         address_file.unlink(missing_ok=True)
-        # Services of an `up` that was killed a moment ago need that moment to end.
+        # Services of an `up` that was just killed need a moment to end.
         wait_until_free(home, _ORPHANS_END_S)
         try:
             if given:
@@ -128,7 +131,7 @@ def command(
 
 
 def _parse_settings(words: list[str]) -> dict[str, str]:
-    """Read KEY=VALUE words; the services find them in their environment."""
+    """Read KEY=VALUE words. The services get them as environment variables."""
     flags = {}
     for word in words:
         key, given, value = word.partition("=")
@@ -139,7 +142,7 @@ def _parse_settings(words: list[str]) -> dict[str, str]:
 
 
 class _Reporter:
-    """Tells whoever started us how it goes: a person at a terminal, or the process behind `up --detach`."""
+    """Reports progress to the terminal, or to the process that ran `up --detach`."""
 
     def __init__(self, notify_fd: int | None) -> None:
         self._fd = notify_fd
@@ -165,7 +168,7 @@ class _Reporter:
 
     @staticmethod
     def say(line: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal may be gone; the stack still has to end in order
+        with contextlib.suppress(OSError):  # the terminal may be gone; the stack still has to stop in order
             say((time.strftime("%H:%M:%S  "), "bright_black"), line)
             sys.stdout.flush()
 
@@ -177,7 +180,7 @@ class _Reporter:
 def _run(home: StackHome, address: str, offer: HostConfig, tuning: StackSettings, reporter: _Reporter) -> None:
     log_to_stderr()
     host = offer.host or _DEFAULT_HOST
-    # A file of our own: a supervisor that is started again must not find another host in an edited one.
+    # A copy: a restarted supervisor must not read a file that was edited in between.
     description = home.path / "host.json"
     description.write_bytes(orjson.dumps(offer.model_dump(mode="json", exclude_none=True)))
     stack = Stack(home, address, host, description, tuning, reporter.say)
@@ -196,10 +199,10 @@ def _run(home: StackHome, address: str, offer: HostConfig, tuning: StackSettings
 
 
 def _facts(home: StackHome, address: str, host: str) -> dict[str, Any]:
-    """What the panel shows: where it is and what it has."""
+    """What the panel shows: addresses and resources."""
     facts: dict[str, Any] = {"home": str(home.path), "address": address, "host": host, "pid": os.getpid()}
     if address.startswith("tcp://"):
-        facts["warning"] = "every user of this machine can reach this port: there are no keys yet"
+        facts["warning"] = "any local user can connect to this port: the bus has no keys yet"
     deadline = time.monotonic() + _HOST_REPORT_TIMEOUT_S
     with Bus(Address.parse(address)) as bus:
         while time.monotonic() < deadline:
@@ -240,7 +243,7 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
         name.removesuffix("/default") for name, status in facts.get("workers", {}).items() if status != "installed"
     ]
     if installed or available:
-        later = [f"{name} (installed when first used)" for name in available]
+        later = [f"{name} (installed on first use)" for name in available]
         grid.add_row("workers", ", ".join([*installed, *later]))
     grid.add_row("", "")
     where = "" if detached else "   (in another terminal)"

@@ -1,4 +1,4 @@
-"""`mosaic why`: why a run waits, is where it is, was stopped, was tried again or failed."""
+"""`mosaic why`: explains why a run waits, runs where it does, stopped, was retried or failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say why a run is as it is: what it waits for and who has it, why it runs there, why it ended."""
+    """Explain the state of a run: what it waits for and which runs hold it, why it runs there, why it ended."""
     with current.reader() as bus:
         answer = bus.request("scheduler", Why(run=find_run(bus, run).run))
     if as_json:

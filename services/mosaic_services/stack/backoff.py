@@ -1,4 +1,4 @@
-"""When a service that died is started again: at once, then later and later, and at once again after a long life."""
+"""Exponential back-off for restarting a service that died."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Backoff"]
 
 @dataclass
 class Backoff:
-    """Delays that double from `first_s` to `most_s`; a life of `reset_after_s` starts them anew."""
+    """Delays double from `first_s` to `most_s`; a process that lived for `reset_after_s` resets them."""
 
     first_s: float
     most_s: float
@@ -17,7 +17,7 @@ class Backoff:
     _next_s: float = 0.0
 
     def delay(self, alive_s: float) -> float:
-        """Seconds to wait before the next start, given how long the process lived."""
+        """Seconds before the next start, given how long the process lived."""
         if alive_s >= self.reset_after_s or not self._next_s:
             self._next_s = self.first_s
         delay = self._next_s

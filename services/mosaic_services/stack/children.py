@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 __all__ = ["Child", "Signals", "how_it_ended"]
 
 _PR_SET_PDEATHSIG = 1
-# Looked up here, once, so that nothing is imported or allocated between fork and exec.
+# Looked up once, here: nothing may be imported or allocated between fork and exec.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _LOG_TAIL_BYTES = 20_000
 
 
 def _die_with(parent: int, number: int) -> None:
-    """Have the kernel send a signal to this process when its parent dies, however it dies."""
+    """Have the kernel signal this process when its parent dies."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # it died before prctl
             os._exit(0)
 
 
 @dataclass
 class Child:
-    """One service: how to start it, and the process it is at the moment."""
+    """One service: how to start it, and its current process."""
 
     row: ServiceRow
     bus_name: str
@@ -56,7 +56,7 @@ class Child:
     _log_start: int = 0
 
     def start(self) -> None:
-        """Start the process, in a group of its own so that Ctrl-C reaches only us, its output appended to its log."""
+        """Start the process with its output in the log, in its own process group: Ctrl-C must reach only us."""
         self.restart_at = None
         self.started = time.monotonic()
         with contextlib.suppress(FileNotFoundError):
@@ -86,7 +86,7 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """Its exit code: negative for a signal, None while it runs."""
+        """The exit code: negative for a signal, None while it runs."""
         return self.process.poll() if self.process else None
 
     @property
@@ -95,7 +95,7 @@ class Child:
         return self.process.pid if self.process else 0
 
     def schedule_restart(self, now: float) -> float:
-        """Decide when it starts again; return the delay."""
+        """Schedule the restart and return the delay in seconds."""
         delay = self.backoff.delay(now - self.started)
         self.restart_at = now + delay
         self.restarts += 1
@@ -107,7 +107,7 @@ class Child:
             self.process.send_signal(number)
 
     def last_words(self, lines: int = 8) -> list[str]:
-        """The end of what it logged since it was started, readable."""
+        """The last lines that it logged since its start, in readable form."""
         try:
             with self.log.open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
@@ -119,7 +119,7 @@ class Child:
         return readable[-lines:]
 
     def reason(self) -> str:
-        """Why it could not run, in its own words if it said so."""
+        """Why it could not run: its own message if it logged one."""
         for line in reversed(self.last_words()):
             if line.startswith("cannot run: "):
                 return line.removeprefix("cannot run: ")
@@ -128,7 +128,7 @@ class Child:
 
 
 def _readable(line: str) -> list[str]:
-    """Turn one line of a service's JSON log into lines for people; other lines stay as they are."""
+    """Convert a line of a JSON log to readable lines; other lines are unchanged."""
     try:
         entry = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -141,7 +141,7 @@ def _readable(line: str) -> list[str]:
 
 
 def how_it_ended(code: int | None) -> str:
-    """Say `was killed by SIGKILL` or `exited with 1`."""
+    """Describe an exit code: `was killed by SIGKILL`, `exited with 1`."""
     if code is None:
         return "still runs"
     if code < 0:
@@ -153,7 +153,7 @@ def how_it_ended(code: int | None) -> str:
 
 
 class Signals:
-    """Waits for signals (a child's end is one, too) without polling."""
+    """Waits for signals, SIGCHLD included, without polling."""
 
     def __init__(self, *numbers: int) -> None:
         self._read, self._write = os.pipe()
@@ -164,7 +164,7 @@ class Signals:
             signal.signal(each, lambda *_: None)
 
     def wait(self, timeout: float | None) -> list[int]:
-        """Return the signals that came, after at most `timeout` seconds."""
+        """Return the signals that arrived, after at most `timeout` seconds."""
         select.select([self._read], [], [], timeout)
         with contextlib.suppress(BlockingIOError):
             return list(os.read(self._read, 4096))

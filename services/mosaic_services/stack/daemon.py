@@ -60,7 +60,7 @@ def start_daemon(home: StackHome, command: list[str], step: Callable[[str], None
         raise
     code = process.wait()
     said = log_path.read_bytes()[begin:].decode(errors="replace").splitlines()
-    # A stack that runs already may have written between: its lines begin with the time, those of an error do not.
+    # A stack that already runs may write to the same log; its lines start with the time, errors do not.
     if errors := [number for number, line in enumerate(said) if line.startswith("error: ")]:
         message, *rest = said[errors[-1] :]
         hint = [line.strip() for line in itertools.takewhile(lambda line: line.startswith(" "), rest)]

@@ -1,4 +1,4 @@
-"""What of a home's runs is alive, read from disk and from /proc: the truth when no service can be asked any more."""
+"""Processes of runs that outlived their services, found on disk and in /proc without asking any service."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["alive", "kill", "strays", "terminate", "unended"]
 
-# What the kernel does not let go of within a few seconds is reported, not waited for.
+# Rounds of killing. A process that the kernel holds for longer is reported, not waited for.
 _ROUNDS = 15
 
 
 def unended(home: StackHome) -> list[AttemptFolder]:
-    """Attempts that have not ended, as far as the disk tells: preparing, running, stopping, or lost with their host."""
+    """Attempts without an exit record: preparing, running, stopping, or lost with their run host."""
     return [each for each in AttemptFolder.active(home) if not each.has_exit()]
 
 
 def alive(home: StackHome) -> dict[str, int]:
-    """The runs whose run host is alive, each with its pid."""
+    """Map runs whose run host is alive to its pid."""
     noted = AttemptFolder.active(home)
     by_folder = processes.run_hosts({str(each.path) for each in noted})
     found = {each.key.run: by_folder.get(str(each.path)) or _run_host(each) for each in noted}
@@ -43,21 +43,21 @@ def _run_host(folder: AttemptFolder) -> int | None:
 
 
 def strays(home: StackHome) -> set[int]:
-    """Processes of attempts, run hosts aside, and of builds."""
+    """Pids of processes of attempts (without run hosts) and of builds."""
     return processes.carriers(_marks(home))
 
 
 def _marks(home: StackHome) -> set[str]:
-    """What processes of this home carry; a build whose supervisor was killed is finished by nobody's order."""
+    """Marks of all processes of this home, builds included: a build may outlive its supervisor."""
     return {each.process_mark for each in AttemptFolder.active(home)} | {processes.build_mark(home)}
 
 
 def terminate(home: StackHome) -> int:
-    """Ask every run host to stop its run; return how many there were."""
+    """Ask every run host to stop its run; return their number."""
     found = alive(home)
     for each in AttemptFolder.active(home):
         if each.key.run in found:
-            # So that whoever adopts it knows that it was stopped on purpose, as if a supervisor had done it.
+            # A supervisor that adopts the attempt must know that it was stopped on purpose.
             with contextlib.suppress(OSError):
                 each.ask_to_stop("mosaic up was stopped")
             _signal(found[each.key.run], signal.SIGTERM)
@@ -65,7 +65,7 @@ def terminate(home: StackHome) -> int:
 
 
 def kill(home: StackHome) -> tuple[int, int]:
-    """Kill every run host, whose worker dies with it, and all else that carries a mark; return how many of each."""
+    """Kill all run hosts (their workers die with them) and marked processes; return the number of each."""
     hosts: set[int] = set()
     others = 0
     marks = _marks(home)
@@ -79,7 +79,7 @@ def kill(home: StackHome) -> tuple[int, int]:
         if not found and not swept:
             break
         time.sleep(0.01)
-    # Nobody is left to remove what they had in shared memory.
+    # No process is left to remove its frames from shared memory.
     shutil.rmtree(home.frames, ignore_errors=True)
     return len(hosts), others
 

@@ -1,4 +1,4 @@
-"""Who works in a home: reads the lock files that services hold for as long as they live."""
+"""Which processes use a home, according to the lock files that services hold while they run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["holder", "holders", "wait_until_free"]
 
-# Seldom: whoever looks holds the lock for an instant, and a service that wants it must then ask twice.
+# Interval of checks. Each check holds the lock briefly, which makes a starting service try again.
 _LOOK_S = 0.1
 
 
 def holder(path: Path) -> int | None:
-    """Return the pid of the process that holds a lock file, None if nobody does (a dead process holds nothing)."""
+    """Return the pid of the process that holds a lock file, or None."""
     try:
         with path.open("r") as file:
             pid = file.read().strip()
@@ -32,13 +32,13 @@ def holder(path: Path) -> int | None:
 
 
 def holders(home: StackHome) -> dict[str, int]:
-    """Return what runs in a home: the name of each lock that is held, and the pid."""
+    """Map each lock that is held in a home to the pid of its holder."""
     found = {path.stem: holder(path) for path in sorted(home.path.glob("*.lock"))}
     return {name: pid for name, pid in found.items() if pid is not None}
 
 
 def wait_until_free(home: StackHome, seconds: float) -> dict[str, int]:
-    """Wait until no service works in a home, `up` aside; return those that still do."""
+    """Wait until no service runs in a home, `up` aside; return those that still do."""
     deadline = time.monotonic() + seconds
     while (left := {name: pid for name, pid in holders(home).items() if name != "up"}) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

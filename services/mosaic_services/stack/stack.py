@@ -1,4 +1,4 @@
-"""A stack as one thing: its services in order, made ready, kept alive, taken down without leaving anything."""
+"""Runs the services of a stack: starts them in order, restarts what dies, stops everything."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ if TYPE_CHECKING:
 
 __all__ = ["KEEP_RUNS", "Stack"]
 
-# Beyond the longest grace period of a run, the supervisor takes up to 15 s: to end it, and to see its last lines
-# stored. A busy machine gets a little more.
+# Time that a supervisor gets beyond the longest grace period: it needs up to 15 s to end runs and to see their last
+# lines stored.
 _SUPERVISOR_EXTRA_S = 20.0
+# Interval of checks whether run hosts have ended.
+# Interval of checks whether run hosts have ended.
 _LOOK_S = 0.1
-# What `mosaic down --keep-runs` sends us: end, the runs go on.
+# Sent by `mosaic down --keep-runs`: stop the services, leave the runs going.
 KEEP_RUNS = signal.SIGUSR1
-# What makes a supervisor end and leave its runs going. It gets it, too, if we are killed.
+# Makes a supervisor end and leave its runs going. The kernel sends it, too, if `mosaic up` is killed.
 DETACH = signal.SIGUSR2
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, KEEP_RUNS})
 
 
 class Stack:
-    """The services of one home. `start`, then `keep` until a signal comes, then `stop`."""
+    """The services of one home. Call `start`, then `keep`, which returns on a signal, then `stop`."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Stack:
         self.host = host
         self._tuning = tuning
         self._say = say
-        # Runs are stopped only if somebody asks for it, never because something here went wrong.
+        # Runs are stopped only on request, never because of an error here.
         self._keep_runs = True
         common = ["--home", str(home.path), "--bus", address]
         self.children = [
@@ -74,7 +76,7 @@ class Stack:
     # ── starting ────────────────────────────────────────────────────────────────────────────────
 
     def start(self, progress: Callable[[str], None]) -> None:
-        """Start all services and wait until each answers; `progress` hears of each that does."""
+        """Start all services and wait until each answers; `progress` is called with the name of each."""
         for child in self.children:
             try:
                 child.start()
@@ -120,7 +122,7 @@ class Stack:
     # ── keeping alive ───────────────────────────────────────────────────────────────────────────
 
     def keep(self) -> None:
-        """Restart what dies, for whatever reason, until a signal asks us to end."""
+        """Restart services that die, until a signal asks to stop."""
         while True:
             now = time.monotonic()
             for child in self.children:
@@ -143,25 +145,25 @@ class Stack:
         try:
             child.start()
         except (OSError, subprocess.SubprocessError) as error:
-            # No memory, no room on the disk, too many processes: that passes, and the runs go on meanwhile.
+            # Out of memory, disk or processes: temporary, and the runs continue.
             delay = child.schedule_restart(now)
-            self._say(f"error: {child.name} could not be started: {error}; trying again in {delay:g} s")
+            self._say(f"error: {child.name} could not be started: {error}; next try in {delay:g} s")
         else:
-            self._say(f"{child.name} started again, pid {child.pid}")
+            self._say(f"{child.name} restarted, pid {child.pid}")
 
     def _bury(self, child: Child, now: float) -> None:
         delay = child.schedule_restart(now)
         if child.code == CANNOT_RUN:
-            self._say(f"error: {child.name} cannot run: {child.reason()}; trying again in {delay:g} s")
+            self._say(f"error: {child.name} cannot run: {child.reason()}; next try in {delay:g} s")
         else:
-            self._say(f"{child.name} (pid {child.pid}) {how_it_ended(child.code)}; starting it again in {delay:g} s")
+            self._say(f"{child.name} (pid {child.pid}) {how_it_ended(child.code)}; restarting it in {delay:g} s")
 
     # ── stopping ────────────────────────────────────────────────────────────────────────────────
 
     def stop(self) -> str:
-        """End the runs and the services, in reverse order of their start; a second signal kills what is left.
+        """Stop the runs and the services, in reverse order of their start. A second signal kills what is left.
 
-        Returns the last line for the user.
+        Returns the closing message.
         """
         grace = self._announce_runs()
         forced = False
@@ -177,18 +179,18 @@ class Stack:
         left = leftovers.alive(self.home)
         which = ", ".join(f"{run} (pid {pid})" for run, pid in sorted(left.items()))
         if left and self._keep_runs:
-            return f"stopped; {_count(len(left))} left going: {which}"
+            return f"stopped; {_count(len(left))} still running: {which}"
         if left:
             return f"stopped, but {_count(len(left))} could not be ended: {which}"
         if strays := leftovers.strays(self.home):
             return f"stopped, but processes of runs or builds are left: {', '.join(map(str, sorted(strays)))}"
-        return "stopped; nothing runs any more"
+        return "stopped; nothing is left running"
 
     def _end_runs(self, timeout: float, *, forced: bool) -> bool:
-        """End the runs that the supervisor did not: it was killed, or was dead when we were told to stop."""
+        """Stop runs that the supervisor left: it was killed, or was down when the stop was requested."""
         left = leftovers.alive(self.home)
         if left and not forced:
-            self._say(f"the supervisor has left {_count(len(left))}; stopping… (Ctrl-C again kills)")
+            self._say(f"the supervisor left {_count(len(left))} running; stopping… (Ctrl-C again kills)")
             leftovers.terminate(self.home)
             deadline = time.monotonic() + timeout
             while time.monotonic() < deadline and not forced and leftovers.alive(self.home):
@@ -207,7 +209,7 @@ class Stack:
             late = time.monotonic() >= deadline
             if late or _STOP_SIGNALS & set(received):
                 forced = forced or not late
-                why = f"did not end within {timeout:g} s" if late else "was told to end at once"
+                why = f"did not end within {timeout:g} s" if late else "was asked to end at once"
                 self._say(f"{child.name} {why}: killed")
                 child.signal(signal.SIGKILL)
                 deadline = float("inf")
@@ -216,11 +218,11 @@ class Stack:
         return forced
 
     def _announce_runs(self) -> float:
-        """Say how many runs will be stopped; return how long the supervisor may take for it."""
+        """Announce how many runs will be stopped; return the supervisor's time limit in seconds."""
         active = leftovers.unended(self.home)
         longest = max((each.grace_s() for each in active), default=0.0)
         if active and self._keep_runs:
-            self._say(f"leaving {_count(len(active))} going; the next mosaic up takes over")
+            self._say(f"leaving {_count(len(active))} running; the next mosaic up takes over")
         elif active:
             self._say(f"stopping {_count(len(active))}… (at most {longest:g} s; Ctrl-C again kills)")
         return self._tuning.stop_timeout_s if self._keep_runs else longest + _SUPERVISOR_EXTRA_S

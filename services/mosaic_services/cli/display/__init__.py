@@ -1,1 +1,1 @@
-"""How commands print: tables, JSON, curves, figures, single keys."""
+"""Terminal output and input: tables, JSON, plots, figures, single keys."""

@@ -1,4 +1,4 @@
-"""Figures of a run, for people: how long it will take, what its loss is, what belongs to a picture."""
+"""Figures of a run for display: ETA, loss, and those of a frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["eta_s", "loss", "of_picture"]
 
 
 def eta_s(state: RunState, summary: RunSummary, now: float) -> float | None:
-    """Seconds until the end, from the present speed, else from the time taken so far."""
+    """Seconds until the end, from the current speed, or else from the elapsed time."""
     if summary.total_steps and summary.steps_per_s > 0:
         return max(0.0, (summary.total_steps - summary.step) / summary.steps_per_s)
     done = fraction(summary)
@@ -35,7 +35,7 @@ def loss(summary: RunSummary) -> tuple[str, float] | None:
 
 
 def of_picture(picture: FrameHandle | Frame) -> str:
-    """Write the figures that belong to a picture, as far as they are known."""
+    """Format the known figures of a frame."""
     parts = [f"step {picture.step:,}", f"episode {picture.episode:,}"]
     named = (
         ("reward", picture.last_reward),

@@ -1,4 +1,4 @@
-"""Single keys from a terminal, without Enter and without waiting longer than asked."""
+"""Reads single keys from a terminal, with a time-out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Keys", "split"]
 
-# An arrow or another key that sends several bytes, or one character.
+# A key that sends several bytes, such as an arrow, or one character.
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 _NAMES = {
@@ -34,7 +34,7 @@ _NAMES = {
 
 
 class Keys:
-    """Reads keys while its block lasts, then leaves the terminal as it was. Without a terminal there are none."""
+    """A context in which keys are read; afterwards the terminal is restored. Without a terminal there are no keys."""
 
     def __init__(self) -> None:
         self._fd = sys.stdin.fileno() if sys.stdin.isatty() else None
@@ -67,5 +67,5 @@ class Keys:
 
 
 def split(text: str) -> list[str]:
-    """Tell apart keys that arrived together: a fast typist, or a paste."""
+    """Split input that arrived together into keys."""
     return [_NAMES.get(each, each) for each in _KEY.findall(text)]

@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, and how ids, times, sizes and states look."""
+"""Formats what commands print: tables, JSON, ids, times, sizes, states."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
     "table",
 ]
 
-# A pipe has no width: wide enough that nothing is cut.
+# Width for a pipe, which has none: nothing is cut.
 _PIPE_COLUMNS = 250
 
 STATE_STYLES = {
@@ -59,22 +59,22 @@ STATE_STYLES = {
 
 @functools.cache
 def console() -> Console:
-    """The terminal, or whatever stdout is."""
+    """A console for stdout, whether it is a terminal or not."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     columns = os.environ.get("COLUMNS", "")
     width = None if sys.stdout.isatty() else (columns.isdecimal() and int(columns)) or _PIPE_COLUMNS
-    # Markup off: square brackets in a run's name or in a reason are meant as they are.
+    # Without markup: square brackets in a name or a reason are literal.
     return Console(width=width, highlight=False, emoji=False, markup=False)
 
 
 def say(*parts: str | tuple[str, str] | Text, end: str = "\n") -> None:
-    """Print text to a person; a part may be a pair of text and style. A terminal wraps long lines by itself."""
+    """Print text; a part may be a pair of text and style. Long lines are left to the terminal to wrap."""
     console().print(styled(*parts), end=end, soft_wrap=True)
 
 
 def styled(*parts: str | tuple[str, str] | Text) -> Text:
-    """Join parts, each plain, a pair of text and style, or a text already styled."""
+    """Join parts, each a string, a pair of text and style, or a styled text."""
     from rich.text import Text  # noqa: PLC0415 - start-up time
 
     return Text.assemble(*((plain(each), "") if isinstance(each, str) else each for each in parts))
@@ -84,18 +84,18 @@ _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|.)|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def plain(text: str) -> str:
-    """Take out what would move the cursor or colour the rest: text from runs must not steer the terminal."""
+    """Remove control characters and escape sequences: text from runs must not control the terminal."""
     return _CONTROL.sub("", text)
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document, indented for a person at a terminal."""
+    """Print one JSON document, indented if stdout is a terminal."""
     options = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
     sys.stdout.write(orjson.dumps(document, option=options | orjson.OPT_NON_STR_KEYS).decode() + "\n")
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Make a table without lines, headers in dim capitals, the columns named in `right` aligned right."""
+    """Make a table without borders; the columns named in `right` are right-aligned."""
     from rich.table import Table  # noqa: PLC0415 - start-up time
 
     made = Table(box=None, pad_edge=False, header_style="bright_black", padding=(0, 2, 0, 0))
@@ -105,7 +105,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def state_text(state: str) -> Text:
-    """A run's state in its colour."""
+    """Format a state in its colour."""
     from rich.text import Text  # noqa: PLC0415 - start-up time
 
     return Text(str(state), style=STATE_STYLES.get(str(state), ""))
@@ -126,7 +126,7 @@ def short(run: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write `00:02:11`, or `3 d 04:00:00`."""
+    """Format a duration: `00:02:11`, `3 d 04:00:00`."""
     total = int(max(0, seconds))
     days, rest = divmod(total, 86_400)
     text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
@@ -137,7 +137,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def ago(moment: float | None, now: float | None = None) -> str:
-    """Write `3 min ago`, `just now`, or nothing if it never was."""
+    """Format a past moment: `3 min ago`, `just now`; empty for None."""
     if moment is None:
         return ""
     seconds = (time.time() if now is None else now) - moment
@@ -150,17 +150,17 @@ def ago(moment: float | None, now: float | None = None) -> str:
 
 
 def clock(moment: float | None) -> str:
-    """Write the local time of day."""
+    """Format the local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(moment)) if moment else ""
 
 
 def size(megabytes: float) -> str:
-    """Write `512 MB` or `6.1 GB`."""
+    """Format a size: `512 MB`, `6.1 GB`."""
     return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"  # noqa: PLR2004 - plain in its place
 
 
 def gpu_list(gpus: Iterable[Gpu]) -> str:
-    """Write `0, 1: NVIDIA A100 (40.0 GB)`, or only ids if no more is known."""
+    """Format GPUs: `0, 1: NVIDIA A100 (40.0 GB)`, or ids alone."""
     kinds: dict[str, list[str]] = {}
     for each in gpus:
         memory = f"({size(each.memory_mb)})" if each.memory_mb else ""
@@ -169,12 +169,12 @@ def gpu_list(gpus: Iterable[Gpu]) -> str:
 
 
 def own_tags(tags: Iterable[str]) -> str:
-    """Write the tags of a host that somebody gave it; each has its name and, with GPUs, `gpu` as well."""
+    """Format the tags of a host that were given by its owner, not set automatically."""
     return ", ".join(tag for tag in tags if tag != "gpu" and not tag.startswith("host:"))
 
 
 def number(value: float | None) -> str:
-    """Write a number as people do: `12,410`, `463.2`, `0.00214`, `1.2e-05`."""
+    """Format a number: `12,410`, `463.2`, `0.00214`, `1.2e-05`."""
     if value is None:
         return ""
     magnitude = abs(value)

@@ -1,4 +1,4 @@
-"""Curves made of characters: sparklines of blocks, plots of braille dots."""
+"""Plots in a terminal: sparklines of blocks, curves of braille dots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EMPTY = 0x2800
 
 
 def thin(values: list[float], count: int) -> list[float]:
-    """At most `count` values: each the mean of its share of the finite ones."""
+    """Reduce the finite values to at most `count` means."""
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) <= count:
         return finite
@@ -25,7 +25,7 @@ def thin(values: list[float], count: int) -> list[float]:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """One line of blocks, lowest value to highest."""
+    """One line of blocks, scaled from the lowest to the highest value."""
     shown = thin(values, width)
     if not shown:
         return ""
@@ -43,7 +43,7 @@ def bar(fraction: float, width: int) -> str:
 
 
 def braille(values: list[float], width: int, height: int) -> list[str]:
-    """Draw a curve on `height` lines of `width` characters, two by four dots each; neighbours are joined."""
+    """Draw a curve in `height` lines of `width` characters of two by four dots; neighbouring points are joined."""
     points = thin(values, width * 2)
     if not points:
         return [" " * width] * height
@@ -52,7 +52,7 @@ def braille(values: list[float], width: int, height: int) -> list[str]:
     rows = height * 4
     cells = [[0] * width for _ in range(height)]
     levels = [rows - 1 - round((value - low) / span * (rows - 1)) for value in points]
-    # Few points are spread over the width, so that a young curve is as wide as an old one.
+    # A short curve is stretched over the whole width.
     scale = (width * 2 - 1) / max(1, len(levels) - 1)
     before = levels[0]
     for x in range(width * 2 if len(levels) > 1 else 1):
@@ -60,7 +60,7 @@ def braille(values: list[float], width: int, height: int) -> list[str]:
         left = min(int(at), len(levels) - 1)
         right = min(left + 1, len(levels) - 1)
         level = round(levels[left] + (levels[right] - levels[left]) * (at - left))
-        # Fill the column between two far points, so that the line has no holes.
+        # Fill the column between two distant points, so that the line has no gaps.
         for y in range(min(level, before + (before < level)), max(level, before - (before > level)) + 1):
             cells[y // 4][x // 2] |= _DOTS[y % 4][x % 2]
         before = level
