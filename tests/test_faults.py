@@ -70,6 +70,22 @@ def test_every_service_killed_twice_in_turn_loses_no_event(stack):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("paused", ["supervisor", "run host", "worker"])
+def test_process_paused_and_continued_during_burst_loses_no_event_and_no_run(stack, paused):
+    """A debugger, a laptop that sleeps, a frozen cgroup."""
+    runs = start_four(stack, events=2 * EVENTS)
+    host = psutil.Process(run_host_pid(stack, runs[0]))
+    supervisor = psutil.Process(stack.processes["supervisor"].pid)
+    process = {"supervisor": supervisor, "run host": host, "worker": host.children()[0]}[paused]
+    process.suspend()
+    paused_at = time.monotonic()
+    # Longer than any time-out on the way, but for that after which a host counts as lost.
+    wait_until("paused for long", lambda: time.monotonic() - paused_at > 6)
+    process.resume()
+    assert_all_succeeded_and_stored(stack, runs, events=2 * EVENTS)
+
+
+@pytest.mark.slow
 def test_run_host_killed_during_burst_fails_that_run_and_no_other(stack):
     runs = start_four(stack, events=2 * EVENTS)
     victim, *others = runs

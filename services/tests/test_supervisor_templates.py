@@ -411,6 +411,23 @@ def test_interactive_run_that_is_forked_reads_its_own_stdin(probe):
     one.with_template(scenario)
 
 
+def test_template_that_is_paused_and_continued_serves_the_run_that_waited(probe):
+    one = probe("print('up')")
+
+    async def scenario(template: Template) -> None:
+        process = psutil.Process(template.process.pid)
+        process.suspend()
+        folder, environ = one.place()
+        fork = asyncio.create_task(template.fork(folder, environ))
+        await until("paused", lambda: process.status() == psutil.STATUS_STOPPED)
+        process.resume()
+        await fork
+        await ended(folder)
+        assert (journal(folder), folder.host()["warm"]) == ("up\n", True)
+
+    one.with_template(scenario)
+
+
 @pytest.mark.slow
 def test_fork_and_spawn_of_one_attempt_are_one_run(probe):
     one = probe("import time; print('up', flush=True); time.sleep(0.5)")
