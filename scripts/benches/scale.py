@@ -36,9 +36,9 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from stack import HOST, SERVICES, STRESS, Stack, wait_until  # noqa: E402 - the path is set just above
 
-from mosaic_bus.commands import Stats  # noqa: E402 - as above
+from mosaic_bus.commands import Place, Stats  # noqa: E402 - as above
 from mosaic_bus.messages import AttemptPhase, Resources, RunSpec, RunStateName  # noqa: E402 - as above
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement  # noqa: E402 - as above
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey  # noqa: E402 - as above
 from mosaic_services.attempt_folder.layout import identity, write_json  # noqa: E402 - as above
 from mosaic_services.environments import build, read_recipe  # noqa: E402 - as above
 from mosaic_services.home import StackHome  # noqa: E402 - as above
@@ -71,7 +71,7 @@ def prepare(home: StackHome, streams: int, writer: int) -> list[str]:
     for number in range(streams):
         run = str(ULID())
         folder = AttemptFolder(home, AttemptKey(run, 1))
-        folder.place(Placement(f"scale-{number}", spec))
+        folder.place(Place(run=run, attempt=1, run_name=f"scale-{number}", spec=spec))
         write_json(str(folder.path / "host.json"), host)
         started = json.dumps({"event": "run_started", "run_id": run, "worker": "stress", "ts": time.time()})
         folder.journal.write_text(started + "\n")

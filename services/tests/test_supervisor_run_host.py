@@ -17,8 +17,9 @@ import psutil
 import pytest
 from stack import wait_until
 
+from mosaic_bus.commands import Place
 from mosaic_bus.messages import FailureCategory, RunSpec
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement, layout
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, layout
 from mosaic_services.home import StackHome
 from mosaic_services.processes import MARK, is_alive
 from mosaic_services.supervisor import channel, run_host, run_hosts
@@ -62,10 +63,11 @@ class Attempt:
         home.create()
         self.folder = AttemptFolder(home, AttemptKey("01RUN", 1))
         asked = {"grace_s": grace_s, "limits": limits, "interactive": interactive}
-        placement = Placement("test", RunSpec.model_validate({"worker": "script", **asked}))
-        self.folder.place(placement)
+        spec = RunSpec.model_validate({"worker": "script", **asked})
+        placed = Place(run="01RUN", attempt=1, run_name="test", spec=spec)
+        self.folder.place(placed)
         mark = {MARK: self.folder.process_mark, "PATH": os.environ["PATH"]}
-        self.folder.order(placement, argv or [sys.executable, "-I", "-S", "-c", script], [], can_resume=False)
+        self.folder.order(placed, argv or [sys.executable, "-I", "-S", "-c", script], [], can_resume=False)
         self.environ = mark
         self.host: subprocess.Popen[bytes] | None = None
 

@@ -26,7 +26,7 @@ from mosaic_bus.messages import (
     RunSpec,
 )
 from mosaic_bus.service import HEARTBEAT_S
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -363,11 +363,13 @@ def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_i
         saved = tmp_path / "20.json"
         saved.write_text('{"step": 20}')
         spec = RunSpec(worker="stress", config={"events": 50, "end": "hang"})
-        placement = Placement("late", spec, {"2": 1.0}, Checkpoint(path=str(saved), step=20))
-        AttemptFolder(host.home, late).place(placement)
+        resume = Checkpoint(path=str(saved), step=20)
+        waiting = Place(run=late.run, attempt=1, run_name="late", spec=spec, gpus={"2": 1.0}, resume=resume)
+        AttemptFolder(host.home, late).place(waiting)
         # And one whose GPU has gone since.
         robbed = AttemptKey(str(ULID()), 1)
-        AttemptFolder(host.home, robbed).place(Placement("robbed", spec, {"9": 1.0}))
+        placed = Place(run=robbed.run, attempt=1, run_name="robbed", spec=spec, gpus={"9": 1.0})
+        AttemptFolder(host.home, robbed).place(placed)
         host.store.hosts.clear()
         host.start("supervisor")
         host.wait_running(late.run)
@@ -375,7 +377,7 @@ def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_i
             assert host.store.attempt(run).gpus == gpus
         assert host.worker(late.run).environ()["CUDA_VISIBLE_DEVICES"] == "2"
         wait_until("all its steps", lambda: host.steps(late.run) == list(range(20, 50)))
-        assert AttemptFolder(host.home, late).placed() == placement
+        assert AttemptFolder(host.home, late).placed() == waiting
         report = host.wait_ended(robbed.run)
         assert (report.exit.category, report.exit.phase) == ("infrastructure", "preparing")
         assert report.exit.reason == "GPU 9 is not on this host, which has 0, 1, 2, 3"

@@ -17,9 +17,10 @@ import psutil
 import pytest
 from stack import wait_until
 
+from mosaic_bus.commands import Place
 from mosaic_bus.messages import RunSpec
 from mosaic_services import processes
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
 from mosaic_services.environments import Environment, Profile, Recipe
 from mosaic_services.home import StackHome
 from mosaic_services.supervisor import channel, run_hosts, templates
@@ -85,10 +86,11 @@ class Probe:
 
     def place(self, grace_s: float = 5.0, *, interactive: bool = False) -> tuple[AttemptFolder, dict[str, str]]:
         folder = AttemptFolder(self.home, AttemptKey(f"01RUN{len(self.attempts)}", 1))
-        placement = Placement("test", RunSpec(worker="probe", grace_s=grace_s, interactive=interactive))
-        folder.place(placement)
+        spec = RunSpec(worker="probe", grace_s=grace_s, interactive=interactive)
+        placed = Place(run=folder.key.run, attempt=1, run_name="test", spec=spec)
+        folder.place(placed)
         argv = self.environment().command("--config", str(folder.path / "worker.json"))
-        folder.order(placement, argv, [], can_resume=False)
+        folder.order(placed, argv, [], can_resume=False)
         self.attempts.append(folder)
         mark = folder.process_mark
         return folder, {**self.environment().environ(), "MOSAIC_RUN_DIR": mark, processes.MARK: mark}

@@ -16,10 +16,10 @@ from small_disk import mounted
 from stack import STRESS, wait_until
 from structlog.testing import capture_logs
 
-from mosaic_bus.commands import Forget, Stats, Stop
+from mosaic_bus.commands import Forget, Place, Stats, Stop
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import AttemptPhase, RunSpec
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
 from mosaic_services.home import StackHome
 from mosaic_services.processes import carriers
 from mosaic_services.supervisor import machine, run_hosts
@@ -163,7 +163,7 @@ def test_folder_that_was_removed_is_not_tracked_any_more(tmp_path):
     home = StackHome.find(tmp_path)
     home.create()
     folder = AttemptFolder(home, AttemptKey("01RUN", 1))
-    folder.place(Placement("n", RunSpec(worker="x")))
+    folder.place(Place(run=folder.key.run, attempt=1, run_name="n", spec=RunSpec(worker="x")))
     shutil.rmtree(folder.path)
     folder.mark("forgotten")
     assert AttemptFolder.active(home) == []
@@ -194,11 +194,11 @@ def test_run_is_refused_for_the_moment_by_a_disk_that_is_nearly_full_and_fails_c
         attempts, _ = attempts_in(tmp_path, lambda task, _: tasks.append(task))
         builder = attempts._preparation._builder
         builder.get, builder.ensure = (lambda *_: None), ensure
-        placement = Placement("n", RunSpec(worker="x"))
-        await attempts.place(late, placement)
+        placed = Place(run=late.run, attempt=1, run_name="n", spec=RunSpec(worker="x"))
+        await attempts.place(placed)
         fill(small_disk, 100_000)
         with pytest.raises(CommandRefusedError, match="No space left") as refused:
-            await attempts.place(never, placement)
+            await attempts.place(placed.model_copy(update={"run": never.run}))
         assert refused.value.code == "host_unavailable"
         await tasks.pop()
         return attempts
@@ -262,10 +262,11 @@ def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path,
     async def story() -> float:
         tasks = []
         attempts, bridge = attempts_in(tmp_path, lambda task, _: tasks.append(asyncio.create_task(task)))
-        key, placement = AttemptKey("01RUN", 1), Placement("n", RunSpec(worker="x"))
+        key = AttemptKey("01RUN", 1)
+        placed = Place(run=key.run, attempt=1, run_name="n", spec=RunSpec(worker="x"))
         folder = AttemptFolder(attempts.home, key)
-        folder.place(placement)
-        attempts.tracked[key] = Tracked(folder, placement)
+        folder.place(placed)
+        attempts.tracked[key] = Tracked(folder, placed)
         attempts.machine.attempts[key] = machine.Attempt(phase=AttemptPhase.STARTING)
         reaped = attempts.reap
 

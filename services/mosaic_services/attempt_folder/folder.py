@@ -6,14 +6,14 @@ import errno
 import json
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import Field, FiniteFloat
 
-from mosaic_bus.commands import FrameStream, FrameStreamsResult
+from mosaic_bus.commands import FrameStream, FrameStreamsResult, Place
 from mosaic_bus.logs import Logger
-from mosaic_bus.messages import Checkpoint, ExitReport, Model, RunSpec
+from mosaic_bus.messages import ExitReport, Model
 from mosaic_services.attempt_folder import layout
 from mosaic_services.attempt_folder.ending import explain, last_lines
 from mosaic_services.attempt_folder.layout import write_json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mosaic_services.home import StackHome
 
-__all__ = ["AttemptFolder", "AttemptKey", "Placement"]
+__all__ = ["AttemptFolder", "AttemptKey"]
 
 _log = Logger()
 
@@ -65,16 +65,6 @@ class AttemptKey:
 
     def __str__(self) -> str:
         return f"{self.run}.{self.attempt}"
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What the scheduler asked for when it placed an attempt here."""
-
-    name: str
-    spec: RunSpec
-    gpus: dict[str, float] = field(default_factory=dict)
-    resume: Checkpoint | None = None
 
 
 class AttemptFolder:
@@ -123,42 +113,30 @@ class AttemptFolder:
         """What the worker and its libraries write to stderr."""
         return self.path / layout.LOG
 
-    def place(self, placement: Placement) -> None:
+    def place(self, command: Place) -> None:
         """Make the folder; from here on a restarted supervisor knows of the attempt."""
-        spec, resume = placement.spec, placement.resume
         self.path.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self.path).free < _ROOM_BYTES:
             # Better not begun, and tried again later, than failed half-way.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._note.parent.mkdir(exist_ok=True)
-        write_json(
-            str(self.path / layout.PLACED),
-            {
-                "name": placement.name,
-                "spec": spec.model_dump(mode="json"),
-                "gpus": placement.gpus,
-                "resume": resume.model_dump() if resume else None,
-            },
-        )
+        write_json(str(self.path / layout.PLACED), command.model_dump(mode="json"))
         self._note.touch()
 
-    def placed(self) -> Placement | None:
+    def placed(self) -> Place | None:
         """What it was placed with."""
         found = self._read(layout.PLACED)
-        if found is None:
-            return None
-        resume = Checkpoint.model_validate(found["resume"]) if found.get("resume") else None
-        return Placement(found["name"], RunSpec.model_validate(found["spec"]), found.get("gpus", {}), resume)
+        return None if found is None else Place.model_validate(found)
 
-    def order(self, placement: Placement, argv: list[str], uses: list[dict[str, Any]], *, can_resume: bool) -> None:
+    def order(self, placed: Place, argv: list[str], uses: list[dict[str, Any]], *, can_resume: bool) -> None:
         """Write what the worker and the run host are given.
 
         The environment variables are not among it: there may be secrets in them, which are not left on disk.
         """
-        spec, resume = placement.spec, placement.resume
+        spec, resume = placed.spec, placed.resume
         document: dict[str, Any] = {
             "run_id": self.key.run,
-            "run_name": placement.name,
+            "run_name": placed.run_name,
             "attempt": self.key.attempt,
             "metadata": {"worker": {"name": spec.worker, "profile": spec.profile, "config": spec.config}},
         }

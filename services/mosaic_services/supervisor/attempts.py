@@ -9,11 +9,12 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from mosaic_bus.commands import Forget, Place, Stop
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase, AttemptReport, FailureCategory, StreamId, Usage
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
 from mosaic_services.processes import is_alive
 from mosaic_services.supervisor import channel, machine, run_hosts
 from mosaic_services.supervisor.builder import BuildFailedError
@@ -46,11 +47,11 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 class Tracked:
     """One attempt with what the shell needs to look after it."""
 
-    def __init__(self, folder: AttemptFolder, placement: Placement) -> None:
+    def __init__(self, folder: AttemptFolder, placed: Place) -> None:
         self.folder = folder
-        self.placement = placement
-        self.spec = placement.spec
-        self.gpus = placement.gpus
+        self.placed = placed
+        self.spec = placed.spec
+        self.gpus = placed.gpus
         self.streams: list[Stream] = []
         self.environment: Environment | None = None
         self.environ: dict[str, str] = {}
@@ -62,7 +63,7 @@ class Tracked:
         self.end: int | None = None
         self.look_at = 0.0
         self.usage = Usage()
-        self.has_limits = placement.spec.limits.model_dump(exclude_none=True) != {}
+        self.has_limits = placed.spec.limits.model_dump(exclude_none=True) != {}
         self.warnings: list[str] = []
 
 
@@ -100,10 +101,11 @@ class Attempts:
 
     # ── what the scheduler wants ────────────────────────────────────────────────────────────────
 
-    async def place(self, key: AttemptKey, placement: Placement) -> bool:
+    async def place(self, command: Place) -> bool:
         """Take on an attempt; False if it is here already."""
+        key = machine.key_of(command)
         folder = AttemptFolder(self.home, key)
-        await asyncio.to_thread(self._preparation.require_environments, placement.spec)
+        await asyncio.to_thread(self._preparation.require_environments, command.spec)
         # From here to the machine without a pause: the same attempt may be placed twice at the same time.
         if key in self.tracked:
             return False
@@ -113,31 +115,33 @@ class Attempts:
                 f"attempt {key.attempt} of {key.run} has ended here before",
                 RefusalDetails(run=key.run),
             )
-        self._preparation.require_gpus(placement.gpus)
+        self._preparation.require_gpus(command.gpus)
         try:
-            folder.place(placement)
+            folder.place(command)
         except OSError as error:
             folder.drop_note()
             raise CommandRefusedError(
                 RefusalCode.HOST_UNAVAILABLE, f"cannot write {folder.path}: {error.strerror}"
             ) from None
-        self._track(folder, placement, adopted=False)
-        await self.do(machine.Placed(key))
+        self._track(folder, command, adopted=False)
+        await self.do(command)
         return True
 
-    async def stop(self, key: AttemptKey, reason: str) -> None:
+    async def stop(self, command: Stop) -> None:
         """Stop an attempt, or see to it that it never starts."""
+        key = machine.key_of(command)
         if key not in self.tracked:
             self._stopped_early[key] = None
             if len(self._stopped_early) > _STOPS_REMEMBERED:
                 self._stopped_early.popitem(last=False)
-        await self.do(machine.StopAsked(key, reason, time.time()))
+        await self.do(command)
 
-    async def forget(self, key: AttemptKey) -> None:
+    async def forget(self, command: Forget) -> None:
         """The scheduler has recorded how an attempt ended."""
+        key = machine.key_of(command)
         if self.is_ended(key):
             self.tracked[key].folder.mark("forgotten")
-        await self.do(machine.Forgotten(key))
+        await self.do(command)
 
     def tell(self, key: AttemptKey, line: str) -> None:
         """Write a line to the stdin of an interactive attempt, or refuse to."""
@@ -196,15 +200,15 @@ class Attempts:
 
     # ── from placement to release ───────────────────────────────────────────────────────────────
 
-    def _track(self, folder: AttemptFolder, placement: Placement, *, adopted: bool) -> None:
-        self.tracked[folder.key] = Tracked(folder, placement)
+    def _track(self, folder: AttemptFolder, placed: Place, *, adopted: bool) -> None:
+        self.tracked[folder.key] = Tracked(folder, placed)
         if folder.is_marked("stored"):
             return
         for kind, path in (("journal", folder.journal), ("log", folder.log)):
             stream = StreamId(run=folder.key.run, attempt=folder.key.attempt, kind=kind)  # type: ignore[arg-type]
             opened = self._bridge.open(stream, str(path), time.monotonic(), adopted=adopted)
             self.tracked[folder.key].streams.append(opened)
-            if placement.spec.interactive and kind == "journal":
+            if placed.spec.interactive and kind == "journal":
                 self._journals.add(stream, path)
         self.streams_changed.set()
 
@@ -229,29 +233,30 @@ class Attempts:
             if folder.has_begun():
                 await self.do(machine.JournalGrew(key))
             if (reason := folder.stop_reason()) is not None:
-                await self.do(machine.StopAsked(key, reason, time.time()))
+                await self.do(Stop(run=key.run, attempt=key.attempt, reason=reason))
         if report is not None:
             await self.do(machine.Exited(key, report))
         elif host is None:
             await self._obey(machine.Prepare(key))
         if folder.is_marked("forgotten"):
-            await self.do(machine.Forgotten(key))
+            await self.do(Forget(run=key.run, attempt=key.attempt))
         if folder.is_marked("stored"):
             await self.do(machine.StreamsStored(key))
 
     async def do(self, stimulus: machine.Stimulus) -> None:
         """Tell the machine what happened, and carry out what it decides."""
-        before = self.machine.attempts.get(stimulus.key)
+        key = machine.key_of(stimulus)
+        before = self.machine.attempts.get(key)
         phase = before.phase if before else None
-        for instruction in self.machine.handle(stimulus):
+        for instruction in self.machine.handle(stimulus, time.time()):
             await self._obey(instruction)
-        after = self.machine.attempts.get(stimulus.key)
+        after = self.machine.attempts.get(key)
         if after is None or after.phase is not phase:
             self.changed.set()
             if phase is not None and (after is None or after.phase is AttemptPhase.ENDED):
-                self._end_frames(stimulus.key)
-        if self.is_ended(stimulus.key):
-            self._end_streams(stimulus.key)
+                self._end_frames(key)
+        if self.is_ended(key):
+            self._end_streams(key)
         self.stirred.set()
 
     def _end_streams(self, key: AttemptKey) -> None:
@@ -313,7 +318,7 @@ class Attempts:
 
     async def _prepare(self, key: AttemptKey, tracked: Tracked) -> None:
         try:
-            tracked.environment, tracked.environ = await self._preparation.prepare(tracked.folder, tracked.placement)
+            tracked.environment, tracked.environ = await self._preparation.prepare(tracked.folder, tracked.placed)
         except Exception as error:
             if not isinstance(error, BuildFailedError | CommandRefusedError | OSError):
                 _log.exception("cannot prepare", attempt=str(key))
@@ -322,7 +327,7 @@ class Attempts:
                 reason = f"disk full: cannot write {tracked.folder.path}"
             of_worker = isinstance(error, BuildFailedError) and error.is_of_the_worker
             category = FailureCategory.APPLICATION if of_worker else FailureCategory.INFRASTRUCTURE
-            await self.do(machine.PrepareFailed(key, reason, category, time.time()))
+            await self.do(machine.PrepareFailed(key, reason, category))
         else:
             await self.do(machine.Prepared(key))
 
@@ -349,7 +354,7 @@ class Attempts:
     async def _sweep(self, key: AttemptKey, tracked: Tracked) -> None:
         killed = await asyncio.to_thread(run_hosts.sweep, tracked.folder)
         _log.warning("swept", attempt=str(key), killed=killed)
-        await self.do(machine.Swept(key, time.time()))
+        await self.do(machine.Swept(key))
 
     async def _find_checkpoint(self, key: AttemptKey, tracked: Tracked) -> None:
         folder, found = tracked.folder, None

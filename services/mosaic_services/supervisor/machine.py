@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from mosaic_bus.commands import Forget, Place, Stop
 from mosaic_bus.messages import AttemptPhase, Checkpoint, ExitReport, FailureCategory
-
-if TYPE_CHECKING:
-    from mosaic_services.attempt_folder import AttemptKey
+from mosaic_services.attempt_folder import AttemptKey
 
 __all__ = [
     "Attempt",
     "CheckpointSought",
     "Exited",
     "FindCheckpoint",
-    "Forgotten",
     "Instruction",
     "JournalGrew",
     "Machine",
-    "Placed",
     "Prepare",
     "PrepareFailed",
     "Prepared",
@@ -29,21 +25,14 @@ __all__ = [
     "SignalStop",
     "Start",
     "Stimulus",
-    "StopAsked",
     "StreamsStored",
     "Sweep",
     "Swept",
+    "key_of",
 ]
 
 
-# ── stimuli: what happened ───────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The scheduler wants this attempt here, or it was found on disk."""
-
-    key: AttemptKey
+# ── stimuli: commands of the scheduler, and what happened ──────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +49,6 @@ class PrepareFailed:
     key: AttemptKey
     reason: str
     category: FailureCategory
-    now: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +56,6 @@ class JournalGrew:
     """Its worker wrote its first line."""
 
     key: AttemptKey
-
-
-@dataclass(frozen=True, slots=True)
-class StopAsked:
-    """The scheduler, or the supervisor's own end, wants it stopped."""
-
-    key: AttemptKey
-    reason: str
-    now: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +79,6 @@ class Swept:
     """Nothing is left of what a dead run host was to watch over."""
 
     key: AttemptKey
-    now: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,25 +96,18 @@ class StreamsStored:
     key: AttemptKey
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """The scheduler has recorded how it ended."""
-
-    key: AttemptKey
-
-
 Stimulus = (
-    Placed
+    Place
+    | Stop
+    | Forget
     | Prepared
     | PrepareFailed
     | JournalGrew
-    | StopAsked
     | Exited
     | RunHostGone
     | Swept
     | CheckpointSought
     | StreamsStored
-    | Forgotten
 )
 
 
@@ -218,10 +189,10 @@ class Machine:
     def __init__(self) -> None:
         self.attempts: dict[AttemptKey, Attempt] = {}
 
-    def handle(self, stimulus: Stimulus) -> list[Instruction]:
-        """Take in what happened and say what to do."""
-        key = stimulus.key
-        if isinstance(stimulus, Placed):
+    def handle(self, stimulus: Stimulus, now: float) -> list[Instruction]:
+        """Take in what happened, or is to happen, and say what to do; `now` is the time of day."""
+        key = key_of(stimulus)
+        if isinstance(stimulus, Place):
             if key in self.attempts:
                 return []
             self.attempts[key] = Attempt()
@@ -229,13 +200,13 @@ class Machine:
         attempt = self.attempts.get(key)
         if attempt is None:
             return []
-        if isinstance(stimulus, StreamsStored | Forgotten):
+        if isinstance(stimulus, StreamsStored | Forget):
             return self._let_go(key, attempt, stimulus)
         if attempt.phase is AttemptPhase.ENDED:
             return []  # An end is an end: whatever comes late changes nothing.
-        return self._advance(key, attempt, stimulus)
+        return self._advance(key, attempt, stimulus, now)
 
-    def _advance(self, key: AttemptKey, attempt: Attempt, stimulus: Stimulus) -> list[Instruction]:
+    def _advance(self, key: AttemptKey, attempt: Attempt, stimulus: Stimulus, now: float) -> list[Instruction]:
         preparing = attempt.phase is AttemptPhase.PREPARING
         if attempt.ending is not None:
             if isinstance(stimulus, CheckpointSought):
@@ -246,13 +217,13 @@ class Machine:
             case Prepared() if preparing:
                 attempt.phase = AttemptPhase.STARTING
                 return [Start(key)]
-            case PrepareFailed(reason=reason, category=category, now=now) if preparing:
+            case PrepareFailed(reason=reason, category=category) if preparing:
                 return self._end(key, attempt, ExitReport(code=None, category=category, reason=reason, ended_at=now))
             case JournalGrew() if attempt.phase is AttemptPhase.STARTING:
                 attempt.phase = AttemptPhase.RUNNING
-            case StopAsked(reason=reason, now=now) if preparing:
+            case Stop(reason=reason) if preparing:
                 return self._end(key, attempt, ExitReport(code=None, stopped=True, reason=reason, ended_at=now))
-            case StopAsked(reason=reason):
+            case Stop(reason=reason):
                 attempt.phase = AttemptPhase.STOPPING
                 return [SignalStop(key, reason)]
             case Exited(report=report):
@@ -260,7 +231,7 @@ class Machine:
             case RunHostGone(reason=reason) if not preparing and attempt.lost is None:
                 attempt.lost = reason
                 return [Sweep(key)]
-            case Swept(now=now) if attempt.lost is not None:
+            case Swept() if attempt.lost is not None:
                 stopped = attempt.phase is AttemptPhase.STOPPING
                 report = ExitReport(
                     code=None,
@@ -286,11 +257,11 @@ class Machine:
         attempt.phase, attempt.exit, attempt.ending = AttemptPhase.ENDED, report, None
         return [*([RecordEnd(key, report)] if record else []), *self._released(key, attempt)]
 
-    def _let_go(self, key: AttemptKey, attempt: Attempt, stimulus: StreamsStored | Forgotten) -> list[Instruction]:
+    def _let_go(self, key: AttemptKey, attempt: Attempt, stimulus: StreamsStored | Forget) -> list[Instruction]:
         # An attempt that was found on disk may be known to be forgotten while its end is still looked into.
         if attempt.phase is not AttemptPhase.ENDED and attempt.ending is None:
             return []
-        if isinstance(stimulus, Forgotten):
+        if isinstance(stimulus, Forget):
             attempt.forgotten = True
         else:
             attempt.stored = True
@@ -301,6 +272,13 @@ class Machine:
             del self.attempts[key]
             return [Release(key)]
         return []
+
+
+def key_of(stimulus: Stimulus) -> AttemptKey:
+    """Which attempt it is about."""
+    if isinstance(stimulus, Place | Stop | Forget):
+        return AttemptKey(stimulus.run, stimulus.attempt)
+    return stimulus.key
 
 
 def _in_phase(report: ExitReport, phase: AttemptPhase) -> ExitReport:

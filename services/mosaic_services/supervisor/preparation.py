@@ -12,8 +12,9 @@ from mosaic_services.processes import MARK
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mosaic_bus.commands import Place
     from mosaic_bus.messages import RunSpec
-    from mosaic_services.attempt_folder import AttemptFolder, Placement
+    from mosaic_services.attempt_folder import AttemptFolder
     from mosaic_services.environments import Environment
     from mosaic_services.supervisor.builder import Builder
 
@@ -45,10 +46,10 @@ class Preparation:
         builds = (self._builder.progress(*each) for each in _environments_of(spec))
         return next((f"{each.step} {each.percent:.0f} %" for each in builds if each is not None), "")
 
-    async def prepare(self, folder: AttemptFolder, placement: Placement) -> tuple[Environment, dict[str, str]]:
+    async def prepare(self, folder: AttemptFolder, placed: Place) -> tuple[Environment, dict[str, str]]:
         """Build what is missing and write what worker and run host are given; return environment and variables."""
-        spec = placement.spec
-        self.require_gpus(placement.gpus)  # Since it was placed, a supervisor with fewer may have been started.
+        spec = placed.spec
+        self.require_gpus(placed.gpus)  # Since it was placed, a supervisor with fewer may have been started.
         environment, *used = [await self._builder.ensure(*each) for each in _environments_of(spec)]
         threads = max(1, int(spec.resources.cpus))
         environ = {
@@ -57,10 +58,10 @@ class Preparation:
             "MOSAIC_ATTEMPT": str(folder.key.attempt),
             "MOSAIC_RUN_DIR": str(folder.path),
             MARK: folder.process_mark,
-            **self._gpu_environ(placement.gpus),
+            **self._gpu_environ(placed.gpus),
         }
         folder.order(
-            placement,
+            placed,
             environment.command("--config", str(folder.path / layout.WORKER)),
             [_how_to_start(each, threads, spec.pythonpath) for each in used],
             can_resume=bool((environment.description or {}).get("capabilities", {}).get("supports_resume")),

@@ -39,7 +39,7 @@ from mosaic_bus.messages import (
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_bus.service import Service, explain
 from mosaic_bus.wire.envelope import new_id
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, Placement
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
 from mosaic_services.supervisor import frames, pictures
 from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
@@ -142,7 +142,7 @@ class SupervisorService(Service):
         while time.monotonic() < deadline and (live := self.attempts.live()):
             for key in {each.folder.key for each in live} - asked:
                 asked.add(key)
-                await self.attempts.stop(key, "the supervisor was stopped")
+                await self.attempts.stop(Stop(run=key.run, attempt=key.attempt, reason="the supervisor was stopped"))
             await asyncio.sleep(_ENDING_S)
         deadline = time.monotonic() + _FLUSH_S
         while time.monotonic() < deadline and self.bridge.streams and self.bridge.store_is_alive(time.monotonic()):
@@ -171,15 +171,14 @@ class SupervisorService(Service):
         key = AttemptKey(command.run, command.attempt)
         if self.status == "stopping" and key not in self.attempts.tracked:
             raise CommandRefusedError(RefusalCode.STOPPING, f"the supervisor of {self.host} is about to end")
-        spec = command.spec
         if key not in self.attempts.tracked:
-            spec = await asyncio.to_thread(with_inputs, spec, command.inputs, self.home.runs)
-        placement = Placement(command.run_name, spec, command.gpus, command.resume)
-        placed = await self.attempts.place(key, placement)
+            spec = await asyncio.to_thread(with_inputs, command.spec, command.inputs, self.home.runs)
+            command = command.model_copy(update={"spec": spec})
+        placed = await self.attempts.place(command)
         return Ack(note="" if placed else "already here")
 
     async def _on_stop(self, command: Stop) -> Ack:
-        await self.attempts.stop(AttemptKey(command.run, command.attempt), command.reason)
+        await self.attempts.stop(command)
         return Ack()
 
     async def _on_tell(self, command: Tell) -> Ack:
@@ -187,7 +186,7 @@ class SupervisorService(Service):
         return Ack()
 
     async def _on_forget(self, command: Forget) -> Ack:
-        await self.attempts.forget(AttemptKey(command.run, command.attempt))
+        await self.attempts.forget(command)
         return Ack()
 
     async def _on_resend(self, command: Resend) -> Ack:

@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from mosaic_bus.commands import Stop
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase
 from mosaic_services.processes import is_alive
@@ -83,7 +84,7 @@ class Watcher:
             tracked.host = folder.host()
             if tracked.host is not None and (reason := folder.stop_reason()) is not None:
                 # A stop that came before the run host was up to hear it.
-                await do(machine.StopAsked(key, reason, time.time()))
+                await do(Stop(run=key.run, attempt=key.attempt, reason=reason))
         if tracked.host is not None and tracked.end is None:
             self._listen_for_end(tracked, run_hosts.open_end(tracked.host))
         if attempt.phase is AttemptPhase.STARTING and folder.has_begun():
