@@ -67,3 +67,16 @@ def test_what_needs_a_stack_still_says_so(stopped):
 
 def test_home_without_stores_has_nothing_to_read(tmp_path: Path):
     assert "no stack runs" in Cli(tmp_path / "nothing")("runs", code=3).stderr
+
+
+def test_up_says_what_it_takes_over_and_can_leave_the_queue_paused(stopped):
+    started = stopped("up", "--detach", "--paused")
+    try:
+        assert "1 queued" in started.stdout
+        assert stopped.state("waits") == "queued"
+        assert stopped.json("hosts")["paused"] == "mosaic up --paused"
+        stopped("queue", "resume")
+        assert stopped("watch", "waits", "--until-done", timeout=280).returncode == 0
+        assert stopped.state("waits") == "succeeded"
+    finally:
+        stopped("down")

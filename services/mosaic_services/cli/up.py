@@ -15,9 +15,9 @@ from rich.panel import Panel
 from rich.table import Table
 
 from mosaic_bus import Bus, BusError
-from mosaic_bus.commands import Hosts
+from mosaic_bus.commands import Hosts, PauseQueue, Runs
 from mosaic_bus.logs import log_to_stderr
-from mosaic_bus.messages import Gpu
+from mosaic_bus.messages import Gpu, RunStateName
 from mosaic_bus.wire.address import Address
 from mosaic_services.cli.display.output import console, gpu_list, own_tags, print_json, say, size, styled
 from mosaic_services.cli.errors import InputError
@@ -80,6 +80,9 @@ def command(
             "--set", metavar="KEY=VALUE", help="A setting (mosaic config show); repeatable.", show_default=False
         ),
     ] = None,
+    paused: Annotated[
+        bool, typer.Option("--paused", help="Start nothing of the queue until: mosaic queue resume.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --detach: describe the stack as JSON.")] = False,
     notify_fd: Annotated[int | None, typer.Option("--notify-fd", hidden=True)] = None,
@@ -109,6 +112,7 @@ def command(
         words = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
         words += [word for each in tag or [] for word in ("--tag", each)]
         words += [word for each in setting or [] for word in ("--set", each)]
+        words += ["--paused"] if paused else []
         again = [sys.executable, "-m", "mosaic_services.cli", "up", "--home", str(home.path), *words]
         facts = start_daemon(home, again, (lambda _: None) if as_json else _Reporter(None).step)
         if as_json:
@@ -125,7 +129,7 @@ def command(
             if given:
                 address_file.write_text(given)
             address = given or loaded.settings.bus or f"ipc://{home.sockets}"
-            _run(home, address, offer, loaded.settings.stack, _Reporter(notify_fd))
+            _run(home, address, offer, loaded.settings.stack, _Reporter(notify_fd), paused=paused)
         finally:
             address_file.unlink(missing_ok=True)
 
@@ -177,7 +181,9 @@ class _Reporter:
             os.write(self._fd, orjson.dumps(document) + b"\n")
 
 
-def _run(home: StackHome, address: str, offer: HostConfig, tuning: StackSettings, reporter: _Reporter) -> None:
+def _run(
+    home: StackHome, address: str, offer: HostConfig, tuning: StackSettings, reporter: _Reporter, *, paused: bool
+) -> None:
     log_to_stderr()
     host = offer.host or _DEFAULT_HOST
     # A copy: a restarted supervisor must not read a file that was edited in between.
@@ -185,7 +191,7 @@ def _run(home: StackHome, address: str, offer: HostConfig, tuning: StackSettings
     description.write_bytes(orjson.dumps(offer.model_dump(mode="json", exclude_none=True)))
     stack = Stack(home, address, host, description, tuning, reporter.say)
     try:
-        stack.start(reporter.step)
+        stack.start(reporter.step, _pause if paused else None)
         reporter.ready(_facts(home, address, host))
         stack.keep()
     except StackStoppedError:
@@ -198,6 +204,10 @@ def _run(home: StackHome, address: str, offer: HostConfig, tuning: StackSettings
     reporter.say(ending)
 
 
+def _pause(bus: Bus) -> None:
+    bus.request("scheduler", PauseQueue(paused=True, reason="mosaic up --paused"))
+
+
 def _facts(home: StackHome, address: str, host: str) -> dict[str, Any]:
     """What the panel shows: addresses and resources."""
     facts: dict[str, Any] = {"home": str(home.path), "address": address, "host": host, "pid": os.getpid()}
@@ -207,10 +217,13 @@ def _facts(home: StackHome, address: str, host: str) -> dict[str, Any]:
     with Bus(Address.parse(address)) as bus:
         while time.monotonic() < deadline:
             try:
-                hosts = bus.request("scheduler", Hosts(), timeout=1.0).hosts
+                known = bus.request("scheduler", Hosts(), timeout=1.0)
+                counts = bus.request("scheduler", Runs(limit=1), timeout=1.0).counts
+                facts["runs"] = {state: count for state, count in counts.items() if not RunStateName(state).final}
             except BusError:
                 continue
-            for each in hosts:
+            facts["paused"] = known.paused
+            for each in known.hosts:
                 if each.host == host:
                     facts["cpus"] = each.total.cpus
                     facts["memory_mb"] = each.total.memory_mb
@@ -245,6 +258,10 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
     if installed or available:
         later = [f"{name} (installed on first use)" for name in available]
         grid.add_row("workers", ", ".join([*installed, *later]))
+    if runs := facts.get("runs"):
+        left = ", ".join(f"{count} {state}" for state, count in runs.items())
+        paused = "the queue is paused: mosaic queue resume" if facts.get("paused") is not None else "from before"
+        grid.add_row("runs", f"{left}  ({paused})")
     grid.add_row("", "")
     where = "" if detached else "   (in another terminal)"
     grid.add_row("next", styled(("mosaic submit --worker baseline --watch", "bold"), (where, "bright_black")))

@@ -75,16 +75,28 @@ class Stack:
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────
 
-    def start(self, progress: Callable[[str], None]) -> None:
-        """Start all services and wait until each answers; `progress` is called with the name of each."""
-        for child in self.children:
+    def start(self, progress: Callable[[str], None], prepare: Callable[[Bus], None] | None = None) -> None:
+        """Start all services and wait until each answers; `progress` is called with the name of each.
+
+        `prepare` is called before the services of hosts start, and so before anything of the queue is placed.
+        """
+        deadline = time.monotonic() + self._tuning.ready_timeout_s
+        if prepare is None:
+            self._start(self.children, deadline, progress)
+            return
+        self._start([child for child in self.children if not child.row.per_host], deadline, progress)
+        with self._connect(deadline) as bus:
+            prepare(bus)
+        self._start([child for child in self.children if child.row.per_host], deadline, progress)
+
+    def _start(self, children: list[Child], deadline: float, progress: Callable[[str], None]) -> None:
+        for child in children:
             try:
                 child.start()
             except (OSError, subprocess.SubprocessError) as error:
                 raise StackError(f"{child.name} could not be started: {error}") from error
-        deadline = time.monotonic() + self._tuning.ready_timeout_s
         with self._connect(deadline) as bus:
-            for child in self.children:
+            for child in children:
                 self._await(bus, child, deadline)
                 progress(child.name)
 
@@ -105,7 +117,7 @@ class Stack:
         if self._told_to_stop(self._signals.wait(0)):
             raise StackStoppedError
         for child in self.children:
-            if not child.running:
+            if child.process is not None and not child.running:
                 raise self._could_not_run(child)
         if time.monotonic() > deadline:
             words = "\n".join(waiting_for.last_words())
