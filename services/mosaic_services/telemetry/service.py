@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from mosaic_bus import topics
 from mosaic_bus.commands import (
     Checkpoints,
-    CheckpointsResult,
+    Command,
     Episodes,
     Events,
     Logs,
     Metrics,
-    MetricsResult,
     Resend,
-    Rows,
     Scalars,
     Series,
-    SeriesResult,
     Streams,
-    StreamsResult,
     Summaries,
-    SummariesResult,
 )
 from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.logs import Logger
-from mosaic_bus.messages import Batch, StoredPosition, StoredPositions, StreamTails
+from mosaic_bus.messages import Batch, Model, StoredPosition, StoredPositions, StreamTails
 from mosaic_bus.service import Service, explain
 from mosaic_services.settings.model import Settings
 from mosaic_services.telemetry.inbox import Arrival, Inbox
@@ -37,6 +32,8 @@ from mosaic_services.telemetry.queries import Queries
 from mosaic_services.telemetry.writer import Report, Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mosaic_bus.client import Subscription
     from mosaic_bus.wire.envelope import Message
     from mosaic_services.home import StackHome
@@ -45,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["TelemetryService"]
 
 _log = Logger()
+
+Result = TypeVar("Result", bound=Model)
 
 ASK_TIMEOUT_S = 0.9
 _REFUSED_AT_MOST = 100
@@ -72,15 +71,25 @@ class TelemetryService(Service):
         self._loop = asyncio.get_running_loop()
         self._bad_batches = 0
         self._refused: set[str] = set()
-        self.handle(Summaries, self._on_summaries)
-        self.handle(Metrics, self._on_metrics)
-        self.handle(Series, self._on_series)
-        self.handle(Episodes, self._on_episodes)
-        self.handle(Scalars, self._on_scalars)
-        self.handle(Events, self._on_events)
-        self.handle(Logs, self._on_logs)
-        self.handle(Checkpoints, self._on_checkpoints)
-        self.handle(Streams, self._on_streams)
+        queries = self._queries
+        self._answer_in_thread(Summaries, lambda command: queries.summaries(command, self._writer.missing))
+        self._answer_in_thread(Streams, lambda command: queries.streams(command, self._writer.missing))
+        self._answer_in_thread(Metrics, queries.metrics)
+        self._answer_in_thread(Series, queries.series)
+        self._answer_in_thread(Episodes, queries.episodes)
+        self._answer_in_thread(Scalars, queries.scalars)
+        self._answer_in_thread(Events, queries.events)
+        self._answer_in_thread(Logs, queries.logs)
+        self._answer_in_thread(Checkpoints, queries.checkpoints)
+
+    def _answer_in_thread(self, command: type[Command[Result]], query: Callable[[Any], Result]) -> None:
+        """Answer a command with a query, in a thread."""
+
+        async def answer(asked: Command[Result]) -> Result:
+            async with self._querying:
+                return await asyncio.to_thread(query, asked)
+
+        self.handle(command, answer)
 
     async def start(self) -> None:
         """Listen to every run and every host, and begin to write."""
@@ -175,41 +184,3 @@ class TelemetryService(Service):
             _log.warning("resend refused", host=ask.host, run=key.run, attempt=key.attempt, reason=error.message)
         except BusError as error:
             _log.info("resend unanswered", host=ask.host, run=key.run, attempt=key.attempt, reason=str(error))
-
-    # ── queries ─────────────────────────────────────────────────────────────────────────────────
-
-    async def _on_summaries(self, command: Summaries) -> SummariesResult:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.summaries, command, self._writer.missing)
-
-    async def _on_streams(self, command: Streams) -> StreamsResult:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.streams, command, self._writer.missing)
-
-    async def _on_metrics(self, command: Metrics) -> MetricsResult:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.metrics, command)
-
-    async def _on_series(self, command: Series) -> SeriesResult:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.series, command)
-
-    async def _on_episodes(self, command: Episodes) -> Rows:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.episodes, command)
-
-    async def _on_scalars(self, command: Scalars) -> Rows:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.scalars, command)
-
-    async def _on_events(self, command: Events) -> Rows:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.events, command)
-
-    async def _on_checkpoints(self, command: Checkpoints) -> CheckpointsResult:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.checkpoints, command)
-
-    async def _on_logs(self, command: Logs) -> Rows:
-        async with self._querying:
-            return await asyncio.to_thread(self._queries.logs, command)
