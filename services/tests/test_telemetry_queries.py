@@ -12,7 +12,7 @@ from mosaic_bus.commands import Checkpoints, Episodes, Events, Logs, Metrics, Sc
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.telemetry import queries as module
 from mosaic_services.telemetry.columns import read_journal, read_log
-from mosaic_services.telemetry.errors import StoreTooNewError
+from mosaic_services.telemetry.errors import StoreLayoutError
 from mosaic_services.telemetry.queries import Queries
 from mosaic_services.telemetry.store import Store, open_for_writing
 from mosaic_services.telemetry.streams import StreamKey
@@ -427,10 +427,11 @@ def test_reader_cannot_write(store, queries):
         db.execute("DELETE FROM events")
 
 
-def test_store_of_a_newer_version_is_refused(tmp_path):
+@pytest.mark.parametrize("version", [1, 99])
+def test_store_of_another_version_is_refused(tmp_path, version):
     path = tmp_path / "newer.db"
     db = open_for_writing(path)
-    db.execute("PRAGMA user_version = 99")
+    db.execute(f"PRAGMA user_version = {version}")
     db.close()
-    with pytest.raises(StoreTooNewError, match="layout 99"):
+    with pytest.raises(StoreLayoutError, match=f"layout {version}"):
         Store(path).open()

@@ -13,7 +13,7 @@ import pytest
 from mosaic_bus.messages import Batch, Position, StreamTail, StreamTails
 from mosaic_services.telemetry import writer as module
 from mosaic_services.telemetry.columns import Journal, read_journal
-from mosaic_services.telemetry.errors import StoreTooNewError
+from mosaic_services.telemetry.errors import StoreLayoutError
 from mosaic_services.telemetry.inbox import Arrival, Inbox
 from mosaic_services.telemetry.store import Store, open_for_writing
 from mosaic_services.telemetry.streams import StreamKey
@@ -206,6 +206,16 @@ def test_what_a_later_attempt_plays_again_is_counted_once(bench):
     assert stored_summary(bench).message("run", 3).step == 20
 
 
+def test_attempt_that_begins_with_steps_alone_replaces_what_it_plays_again(bench):
+    bench.put([STARTED, *episodes(1, 6, 1.0)])
+    store_now(bench)
+    bench.put(resumed(30), key=SECOND)
+    store_now(bench)
+    bench.put([step(31), step(32)], first=2, key=SECOND)
+    store_now(bench)
+    assert returns(bench) == [1.0, 1.0, 1.0]
+
+
 def test_lines_of_an_earlier_attempt_that_come_late_are_counted(bench):
     bench.put([STARTED, *episodes(1, 3, 1.0)])
     bench.put([*resumed(30), *episodes(4, 6, 2.0)], key=SECOND)
@@ -274,7 +284,7 @@ def test_store_of_a_newer_version_still_keeps_it_from_starting(tmp_path):
     db = open_for_writing(path)
     db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(StoreTooNewError):
+    with pytest.raises(StoreLayoutError):
         Bench(path)
 
 

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from mosaic_services.telemetry.course import NUMBER_BITS, join, span
-from mosaic_services.telemetry.errors import StoreTooNewError
+from mosaic_services.telemetry.errors import StoreLayoutError
 from mosaic_services.telemetry.streams import Counts, Stream, StreamKey
 from mosaic_services.telemetry.summary import Summary
 from mosaic_services.telemetry.tally import Tally
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["INSERT_EVENT", "Entry", "Store", "open_for_writing"]
 
-_VERSION = 1
+_VERSION = 2
 
 # Large pages and a WAL of 16 MiB between checkpoints: fewer system calls per row, measured a fifth faster than
 # SQLite's defaults.
@@ -132,8 +132,8 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
     try:
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > _VERSION:
-            raise StoreTooNewError(str(path), version, _VERSION)
+        if version not in (0, _VERSION):  # 0: a new file
+            raise StoreLayoutError(str(path), version, _VERSION)
         db.executescript(_PRAGMAS)
         if version < _VERSION:  # else nothing is written: the disk may be full
             db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import heapq
-import shutil
 import sqlite3
 import threading
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from mosaic_bus.logs import Logger
 from mosaic_services.settings.model import TelemetrySettings
 from mosaic_services.telemetry.columns import read_journal, read_log, unreadable
 from mosaic_services.telemetry.course import NUMBER_BITS
+from mosaic_services.telemetry.errors import explain, is_of_the_store
 from mosaic_services.telemetry.store import Entry, Store
 from mosaic_services.telemetry.streams import Ask, StreamKey
 
@@ -43,7 +42,6 @@ SUMMARIES_AT_ONCE = 250
 POSITIONS_EVERY_S = 1.0
 RETRY_S = 1.0
 HOST_SILENT_S = 5.0
-_LITTLE_ROOM = 1024 * 1024
 _LARGEST = 1 << 62
 _NEWLINE = ord("\n")
 
@@ -95,7 +93,7 @@ class Writer(threading.Thread):
             self._store.open()
             self._load()
         except (sqlite3.Error, OSError) as error:  # such as a full disk: that is no reason to be away
-            self.failure = _explain(error, path)
+            self.failure = explain(error, path)
 
     def run(self) -> None:
         """Work until the inbox is closed."""
@@ -136,7 +134,7 @@ class Writer(threading.Thread):
                     next_positions = now + POSITIONS_EVERY_S
                     self._make_positions(report, now)
             except sqlite3.Error as error:
-                self._recover(_explain(error, self._path))
+                self._recover(explain(error, self._path))
             else:
                 if report.asks or report.summaries or report.heartbeat:
                     self._report(report)
@@ -194,10 +192,11 @@ class Writer(threading.Thread):
         if entry.summary is None:
             self._store.add_log(entry.id, take.first, read_log(data))
         else:
-            before = entry.summary.malformed
+            before, waited = entry.summary.malformed, entry.summary.step_before is not None
             summary = self._add_journal(entry.id, take.first, data, entry.summary)
             stream.counts.malformed += summary.malformed - before
-            if _changes_the_course(stream.key, take.first, entry.summary, summary, self._newest[stream.key.run]):
+            begins = stream.key.attempt > 1 and (take.first == 0 or (waited and summary.step_before is None))
+            if begins or stream.key.attempt < self._newest[stream.key.run]:
                 self._recount.add(stream.key.run)
             self._entries[stream.key] = touched[stream.key] = entry._replace(summary=summary)
         self.counters["stored"] += take.lines
@@ -209,7 +208,7 @@ class Writer(threading.Thread):
         try:
             return self._add_lines(stream_id, first, read_journal(data, summary.step), summary)
         except Exception as error:
-            if _is_of_the_store(error):
+            if is_of_the_store(error):
                 raise
             _log.warning("batch cannot be read", stream=stream_id, first=first, reason=repr(error)[:500])
         self._store.remove_journal(stream_id, first)
@@ -217,7 +216,7 @@ class Writer(threading.Thread):
             try:
                 summary = self._add_lines(stream_id, number, read_journal(line + b"\n", summary.step), summary)
             except Exception as error:
-                if _is_of_the_store(error):
+                if is_of_the_store(error):
                     raise
                 self.counters["unreadable"] += 1
                 self._store.remove_journal(stream_id, number)
@@ -361,17 +360,10 @@ class Writer(threading.Thread):
                 self._changed.clear()
                 self._load()
             except (sqlite3.Error, OSError) as again:
-                failure = _explain(again, self._path)
+                failure = explain(again, self._path)
             else:
                 self._report(Report(heartbeat=True))
                 return
-
-
-def _changes_the_course(key: StreamKey, first: int, before: Summary, after: Summary, newest: int) -> bool:
-    """Whether lines have more effect on the episodes of their run than to add to them."""
-    is_late = key.attempt < newest
-    begins = before.step_before is not None and after.step_before is None
-    return (key.attempt > 1 and (first == 0 or begins)) or is_late
 
 
 def _standing(entry: Entry) -> tuple[Position, bool]:
@@ -389,24 +381,3 @@ def _without(data: bytes, lines: int) -> bytes:
     for _ in range(lines):
         start = data.index(b"\n", start) + 1
     return data[start:]
-
-
-def _is_of_the_store(error: Exception) -> bool:
-    """Whether an error is about the file, and not about what was to be written into it."""
-    of_data = (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError, sqlite3.IntegrityError)
-    return isinstance(error, sqlite3.Error) and not isinstance(error, of_data)
-
-
-def _explain(error: Exception, path: Path) -> str:
-    if _is_full(error, path):
-        return f"disk full: cannot write {path}; nothing is lost while the journals are kept, free some space"
-    return f"cannot write {path}: {error}"
-
-
-def _is_full(error: Exception, path: Path) -> bool:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL or getattr(error, "errno", None) == errno.ENOSPC:
-        return True
-    try:  # SQLite also says "disk I/O error" where there is no room for the files beside the store
-        return shutil.disk_usage(path.parent).free < _LITTLE_ROOM
-    except OSError:
-        return False
