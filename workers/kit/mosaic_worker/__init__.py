@@ -1,6 +1,6 @@
 """What every MOSAIC worker shares: config, events, signals, command line and a compliance suite.
 
-Names are imported when they are first used, so that a process that only needs the emitter does not pay for pydantic.
+Names are imported on first use, so that a process that needs only the emitter does not import pydantic.
 """
 
 from importlib import import_module

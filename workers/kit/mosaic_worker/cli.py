@@ -49,7 +49,7 @@ def run_worker(
 ) -> NoReturn:
     """Be a worker's main function: parse `argv`, load the config, run, report how it ended, and end the process.
 
-    `run` emits `run_started` and whatever happens; it may return a summary, which becomes part of `run_completed`.
+    `run` emits `run_started` and all other events; it may return a summary, which becomes part of `run_completed`.
     `interactive` makes the object that answers requests, for a worker that has an interactive mode. With
     `raise_in_main` a SIGTERM raises RunCancelled wherever the main thread is; without it `run` asks `stop`.
     `preflight` is given the config, and the checkpoint to resume from or None, at the start of every run and in a dry
@@ -107,7 +107,7 @@ def _parser(metadata: WorkerMetadata) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=metadata.name, description=metadata.description)
     version = f"{metadata.name} {metadata.version} (mosaic-worker {mosaic_worker.__version__})"
     parser.add_argument("--config", metavar="PATH", type=Path, help="the run's config, a JSON file, flat or nested")
-    parser.add_argument("--dry-run", action="store_true", help="check the config, say what would run, and exit")
+    parser.add_argument("--dry-run", action="store_true", help="check the config, print what would run, and exit")
     parser.add_argument("--interactive", action="store_true", help="answer JSON requests on stdin")
     parser.add_argument("--describe", action="store_true", help="print metadata and config schema as JSON, and exit")
     parser.add_argument("--version", action="version", version=version)
@@ -115,7 +115,7 @@ def _parser(metadata: WorkerMetadata) -> argparse.ArgumentParser:
 
 
 def _dry_run(metadata: WorkerMetadata, path: Path, journal: int, preflight: Preflight | None) -> int:
-    """Validate the config and write one JSON line that says what would run, or what is wrong."""
+    """Validate the config and write one JSON line: what would run, or what is wrong."""
     try:
         document = read_document(path)
         config = parse_config(metadata.config_model, document, os.environ)
@@ -144,7 +144,7 @@ def _context(metadata: WorkerMetadata, document: Any, emitter: Emitter, stop: St
 
 
 def _resume(document: Any) -> Resume | None:
-    """Find from where to go on: it stands beside `metadata`, so a flat config has none."""
+    """Return the checkpoint to resume from; only a nested config has one, beside `metadata`."""
     given = document.get("resume") if "metadata" in document else None
     if given is None:
         return None
@@ -164,7 +164,7 @@ def _run(
     raise_in_main: bool,
     preflight: Preflight | None,
 ) -> int:
-    """Run to the end and see to it that the last line says how it ended."""
+    """Run to the end and write the terminal event."""
     emitter = Emitter(journal)
     stop = Stop(emitter, raise_in_main=raise_in_main)
     heartbeat = Heartbeat(emitter)
@@ -212,7 +212,7 @@ def _answer_requests(interactive: MakeInteractive | None, context: RunContext[An
 def _report(error: BaseException, emitter: Emitter, stop: Stop) -> int:
     """Write the terminal event for a run that ended with an exception, and return the exit code."""
     if isinstance(error, RunCancelled | KeyboardInterrupt) or stop.requested:
-        # After a stop request anything may break (children got the signal too): the run is cancelled all the same.
+        # After a stop request anything may fail, since children got the signal too: the run still counts as cancelled.
         if not isinstance(error, RunCancelled | KeyboardInterrupt):
             traceback.print_exception(error)
         reason = stop.reason or str(error) or type(error).__name__
@@ -226,7 +226,7 @@ def _report(error: BaseException, emitter: Emitter, stop: Stop) -> int:
             emitter.run_failed("configuration", text)
         return EXIT_REFUSED
     if isinstance(error, WorkerError) and emitter.ended is None:
-        print(text, file=sys.stderr)  # it was raised on purpose and says what happened; where, the journal keeps
+        print(text, file=sys.stderr)  # the message says enough; the traceback is in the journal
     else:
         traceback.print_exception(error)
     if emitter.ended is None:
@@ -245,7 +245,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _serve(metadata: WorkerMetadata, interactive: MakeInteractive | None, path: Path, journal: int) -> int:
-    """Answer requests until told to stop; events have no place here, so the emitter writes to nowhere."""
+    """Answer requests until told to stop. Interactive mode has no events, so the emitter writes to /dev/null."""
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     stop = Stop(raise_in_main=True)
     try:
@@ -257,7 +257,7 @@ def _serve(metadata: WorkerMetadata, interactive: MakeInteractive | None, path: 
     except RunCancelled:
         return EXIT_STOPPED
     except BrokenPipeError:
-        return EXIT_COMPLETED  # who asked has gone
+        return EXIT_COMPLETED  # the client has gone
     except (Exception, SystemExit) as error:
         refused = isinstance(error, ConfigError)
         print(error if isinstance(error, WorkerError) else traceback.format_exc(), file=sys.stderr)

@@ -20,10 +20,10 @@ __all__ = ["InputPath", "WorkerConfig", "describe", "load_config", "near", "pars
 RUN_ID = "MOSAIC_RUN_ID"
 _SHOWN = 60
 _MAX_DEPTH = 64
-"""As deep as events are; pydantic cannot write what is nested some hundred levels deep."""
+"""Maximum nesting depth, as for events; pydantic cannot serialise some hundred levels."""
 
 InputPath = Annotated[str, Field(json_schema_extra={"format": "absolute-path"})]
-"""What a run reads, a file or a folder. The platform refuses a relative one: it would look in the run's own folder."""
+"""A file or folder that a run reads. The platform refuses a relative path: it would be resolved in the run's folder."""
 
 Config = TypeVar("Config", bound="WorkerConfig")
 
@@ -35,7 +35,7 @@ class WorkerConfig(BaseModel):
 
     run_id: str = Field(min_length=1, description="The run's id; the platform sets it")
     worker_id: str | None = Field(default=None, description="The id of this worker process; the platform may set it")
-    seed: int | None = Field(default=None, ge=0, description="Where all randomness of the run comes from")
+    seed: int | None = Field(default=None, ge=0, description="Seed of all random numbers of the run")
 
 
 def load_config(model: type[Config], path: str | os.PathLike[str], environ: Mapping[str, str]) -> Config:
@@ -44,14 +44,14 @@ def load_config(model: type[Config], path: str | os.PathLike[str], environ: Mapp
 
 
 def read_document(path: str | os.PathLike[str]) -> Any:
-    """Read a config file as it is; raise ConfigError if that is not JSON."""
+    """Read a config file as JSON; raise ConfigError if it is not."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {os.fspath(path)!r} cannot be read: {error}") from error
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:  # not only JSONDecodeError: Python reads no endless numbers
+    except (ValueError, RecursionError) as error:  # not only JSONDecodeError: very long numbers raise, too
         raise ConfigError(f"config file {os.fspath(path)!r} is not JSON: {error}") from error
 
 
@@ -90,13 +90,13 @@ def _unwrap(document: Any, environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether a value is nested deeper than so many levels."""
+    """Whether a value is nested deeper than `levels`."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels < 0 or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def describe(model: type[BaseModel], problem: Any) -> str:
-    """Say in one line which field is wrong, what was given and what is allowed."""
+    """Describe a validation problem in one line: field, given value, valid values."""
     location = problem["loc"]
     name = ".".join(map(str, location)) or "config"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")

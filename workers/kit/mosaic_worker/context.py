@@ -1,4 +1,4 @@
-"""What a worker's run function is given."""
+"""The argument of a worker's run function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Config = TypeVar("Config", bound=WorkerConfig)
 
 @dataclass(frozen=True)
 class Resume:
-    """The checkpoint of an earlier attempt from which this one is to go on."""
+    """The checkpoint of an earlier attempt to resume from."""
 
     path: Path
     step: int | None = None
@@ -25,7 +25,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class RunContext(Generic[Config]):
-    """One run: its config, where its events and files go, and whether it is to stop."""
+    """One run: its config, its emitter, its folder, and whether it was asked to stop."""
 
     metadata: WorkerMetadata
     config: Config

@@ -1,7 +1,7 @@
 """Finds the workers of this environment: `python -m mosaic_worker.discover [NAME]` prints them as JSON.
 
 A worker is an installed package with an entry point in the group `mosaic.workers` that names a function returning its
-WorkerMetadata. One that cannot be loaded is listed with its error, so that nobody has to guess.
+WorkerMetadata. A worker that cannot be loaded is listed with its error.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def find(name: str | None = None) -> list[EntryPoint]:
 
 
 def load(point: EntryPoint) -> WorkerMetadata:
-    """Import a worker and ask for its metadata; raise WorkerError if it gives something else."""
+    """Import a worker and return its metadata; raise WorkerError if it returns something else."""
     metadata = point.load()()
     if not isinstance(metadata, WorkerMetadata):
         raise WorkerError(f"{point.value} returned {type(metadata).__name__}, not WorkerMetadata")
@@ -53,7 +53,7 @@ def _describe(point: EntryPoint) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the workers as one JSON object; exit 1 if the one asked for is not there or cannot be loaded."""
+    """Print the workers as one JSON object; exit 1 if the requested worker is missing or cannot be loaded."""
     parser = argparse.ArgumentParser(
         prog="python -m mosaic_worker.discover", description="List this environment's workers"
     )

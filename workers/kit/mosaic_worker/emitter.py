@@ -1,7 +1,7 @@
-"""The emitter writes a run's events: one event is one JSON line is one write.
+"""The emitter writes a run's events: one event, one JSON line, one `write`.
 
-A reader may look at the file at any moment, and the process may be killed at any moment; a line written with one
-`write` is there or it is not. `docs/protocol.md` part 4 says what each event means.
+A line written with one `write` is complete or absent, whenever the file is read or the process is killed.
+`docs/protocol.md`, part 4, defines the events.
 """
 
 import contextlib
@@ -21,23 +21,25 @@ from mosaic_worker.stdout import note
 __all__ = ["Emitter"]
 
 MAX_LINE = 1 << 20
-"""Readers replace a longer line by a `malformed` event, so the emitter leaves out big fields before it gets there."""
+"""Maximum length of a line. Readers replace a longer one by a `malformed` event, so the emitter drops big fields."""
 _BIG_FIELD = 1 << 14
+"""Fields over this size are dropped from a line that is too long."""
 _WAIT_FOR = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)
 _OWN_FIELDS = ("event", "ts")
 _PAUSE_S = 0.5
+"""Seconds between two tries to write to a full disk."""
 
 
 class Emitter:
     """Writes events as JSON lines to a descriptor; safe to use from several threads.
 
-    Fields that are None are left out. A full disk is waited out: the run stands still rather than lose an event.
+    Fields that are None are left out. On a full disk the emitter waits for room: the run pauses and loses no event.
     """
 
     def __init__(
         self, fd: int, *, clock: Callable[[], float] = time.time, pause: Callable[[float], None] = time.sleep
     ) -> None:
-        """Write to `fd`, which stays the caller's to close; `clock` gives seconds since 1970."""
+        """Write to `fd`, which the caller closes; `clock` returns seconds since 1970."""
         self.fd = fd
         self.last_step: int | None = None
         self.ended: str | None = None
@@ -64,7 +66,7 @@ class Emitter:
         versions: Mapping[str, str] | None = None,
         **extra: Any,
     ) -> None:
-        """Say that the run begins and what it will do."""
+        """Report the start of the run and what it will do."""
         self.emit(
             "run_started",
             run_id=run_id,
@@ -87,13 +89,13 @@ class Emitter:
         summary: Mapping[str, Any] | None = None,
         **extra: Any,
     ) -> None:
-        """End the run: it did what it was asked to do."""
+        """End the run: it completed."""
         self.emit("run_completed", step=step, episodes=episodes, summary=summary, **extra)
 
     def run_failed(
         self, category: str, error: str, *, traceback: str | None = None, step: int | None = None, **extra: Any
     ) -> None:
-        """End the run: it failed, by the fault of its configuration, its code (application) or the infrastructure."""
+        """End the run: it failed. `category` is configuration, application or infrastructure."""
         self.emit("run_failed", category=category, error=error, traceback=traceback, step=step, **extra)
 
     def run_cancelled(self, *, reason: str | None = None, step: int | None = None, **extra: Any) -> None:
@@ -101,7 +103,7 @@ class Emitter:
         self.emit("run_cancelled", reason=reason, step=step, **extra)
 
     def heartbeat(self, *, uptime_s: float | None = None, step: int | None = None, **extra: Any) -> None:
-        """Say that the process is alive, and how far it is."""
+        """Report that the process is alive, and its last step."""
         self.emit("heartbeat", uptime_s=uptime_s, step=step, **extra)
 
     def checkpoint_saved(
@@ -117,7 +119,7 @@ class Emitter:
         self.emit("checkpoint_saved", path=path, step=step, best=best, score=score, **extra)
 
     def checkpoint_loaded(self, path: str | os.PathLike[str], *, step: int | None = None, **extra: Any) -> None:
-        """Say that the run goes on from a checkpoint."""
+        """Report that the run resumes from a checkpoint."""
         self.emit("checkpoint_loaded", path=path, step=step, **extra)
 
     def step(
@@ -178,9 +180,9 @@ class Emitter:
         self.emit("scalars", step=step, values=values, agent=agent, **extra)
 
     def log(self, level: str, message: str, *, step: int | None = None, **extra: Any) -> None:
-        """Report a line for people; level is debug, info, warning or error. It goes to stderr, the log, too."""
+        """Report a message; level is debug, info, warning or error. It also goes to stderr, the log."""
         self.emit("log", level=level, message=message, step=step, **extra)
-        with contextlib.suppress(OSError):  # it is in the journal, and that is what counts
+        with contextlib.suppress(OSError):  # it is in the journal already
             os.write(2, f"{level}: {message}\n".encode(errors="replace"))
 
     def artifact(
@@ -192,7 +194,7 @@ class Emitter:
         info: Mapping[str, Any] | None = None,
         **extra: Any,
     ) -> None:
-        """Say that a file worth keeping is complete on disk."""
+        """Report a file worth keeping that is complete on disk."""
         self.emit("artifact", kind=kind, path=path, step=step, info=info, **extra)
 
     def reply(self, reply: Mapping[str, Any]) -> None:
@@ -238,7 +240,7 @@ class Emitter:
                 raise interrupt
 
     def _refuse(self, event: str) -> None:
-        """Nothing comes after a terminal event: a second one is a mistake, anything else a straggler."""
+        """Refuse an event after the terminal one: raise for a second terminal event, drop any other."""
         ended = self.ended or ""
         if event in TERMINAL_EVENTS:
             raise AlreadyEndedError(ended, event)
@@ -247,7 +249,7 @@ class Emitter:
             note(f"{event} came after {ended} and was dropped")
 
     def _write_rest(self, rest: bytes) -> None:
-        """Finish a line that did not go out in one write: wait for room rather than leave half a line."""
+        """Finish a line that one write did not complete; wait for room rather than leave half a line."""
         warned = False
         while rest:
             try:
@@ -256,20 +258,20 @@ class Emitter:
                 _raise_unless_full(error)
                 if not warned:
                     warned = True
-                    note(f"waiting to write an event: {error.strerror}")  # which the same full disk may refuse
+                    note(f"waiting to write an event: {error.strerror}")
                 self._pause(_PAUSE_S)
 
     # For the signal handler.
 
     def interrupt(self, error: BaseException) -> None:
-        """Raise `error` in this thread: now, or, if the thread is in the middle of a line, when the line is whole."""
+        """Raise `error` in this thread, now or, if it is writing a line, when the line is complete."""
         if self._writing == get_ident():
             self._interrupt = error
         else:
             raise error
 
     def last_words(self, event: str, /, **fields: Any) -> bool:
-        """Write a terminal event from a signal handler, if that is possible without waiting; True if it was written."""
+        """Write a terminal event from a signal handler if that needs no waiting; return whether it was written."""
         if self._writing == get_ident() or not self._lock.acquire(timeout=1.0):
             return False
         try:
@@ -285,13 +287,13 @@ class Emitter:
 
 
 def _raise_unless_full(error: OSError) -> None:
-    """Let an error pass that waiting can mend; with any other the journal is gone and the run cannot go on."""
+    """Raise an error that waiting cannot resolve."""
     if error.errno not in _WAIT_FOR:
         raise error
 
 
 def _without_big_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Replace what makes an event too long by a note of its size."""
+    """Replace the big fields of an event by a note of their size."""
     sizes = {name: len(encode(value)) for name, value in fields.items()}
     return {
         name: value if sizes[name] <= _BIG_FIELD else f"<left out: {sizes[name]} bytes>"

@@ -1,8 +1,7 @@
-"""How a Python, numpy or torch value becomes JSON: quickly when it is plain, carefully when it is not.
+"""Converts Python, numpy and torch values to JSON.
 
-The quick way is pydantic's encoder, which writes a usual event in a microsecond. It raises for loops and broken
-unicode; only then is the value walked and made plain. numpy and torch are never imported: their values are
-recognised by what they can do.
+pydantic's encoder writes a typical event in a microsecond. It raises for reference cycles and invalid unicode; only
+then is the value walked and made plain. numpy and torch are not imported: their values are recognised by duck typing.
 """
 
 import math
@@ -20,7 +19,7 @@ _MAX_DEPTH = 64
 
 
 def _convert(value: Any) -> Any:
-    """Turn one value that JSON does not know into one that it does."""
+    """Convert a value that JSON does not have."""
     if hasattr(value, "tolist"):  # numpy arrays and scalars, torch tensors
         return value.tolist()
     if hasattr(value, "item"):
@@ -44,7 +43,7 @@ def _convert(value: Any) -> Any:
 
 
 def _convert_safely(value: Any) -> Any:
-    """Convert, or say what could not be converted: telemetry must not stop a run."""
+    """Convert, or describe what could not be converted: telemetry must not stop a run."""
     try:
         return _convert(value)
     except Exception as error:
@@ -52,7 +51,7 @@ def _convert_safely(value: Any) -> Any:
 
 
 def encode_quickly(value: Any) -> bytes:
-    """Encode what can be encoded without a closer look, or raise; `encode` is the way that never fails."""
+    """Encode a value that needs no walk, or raise; `encode` never fails."""
     return to_json(value, inf_nan_mode="strings", fallback=_convert_safely)
 
 
@@ -70,7 +69,7 @@ def to_plain(value: Any) -> Any:
 
 
 def _plain(value: Any, inside: tuple[int, ...]) -> Any:
-    """Make a value plain; `inside` holds the ids of what it is nested in, to notice a loop."""
+    """Make a value plain; `inside` holds the ids of the enclosing values, to detect a cycle."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -86,7 +85,7 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
         return {_plain_key(key): _plain(item, inside) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, inside) for item in value]
-    converted = _convert_safely(value)  # kept alive here, so that its id stays its own
+    converted = _convert_safely(value)  # a reference, so that its id is not reused
     return _plain(converted, inside)
 
 
@@ -102,4 +101,4 @@ def _plain_key(key: Any) -> str:
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
     plain = to_plain(key)
-    return plain if isinstance(plain, str) else encode_quickly(plain).decode()  # str() refuses endless numbers
+    return plain if isinstance(plain, str) else encode_quickly(plain).decode()  # str() refuses very long numbers

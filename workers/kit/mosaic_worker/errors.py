@@ -1,4 +1,4 @@
-"""Everything that the kit raises on purpose, under one base class."""
+"""The kit's own exceptions, under one base class."""
 
 from typing import ClassVar
 
@@ -17,13 +17,13 @@ __all__ = [
 
 
 class WorkerError(Exception):
-    """Base of all errors of the kit; `category` is what `run_failed` reports when one ends a run."""
+    """Base of all errors of the kit; `category` is reported in `run_failed`."""
 
     category: ClassVar[str] = "application"
 
 
 class ConfigError(WorkerError):
-    """The config was refused; `problems` has one line for each thing to mend."""
+    """The config was refused; `problems` has one line per problem."""
 
     category = "configuration"
 
@@ -34,16 +34,16 @@ class ConfigError(WorkerError):
 
 
 class InfrastructureError(WorkerError):
-    """Something around the run failed (disk, network, device), so that trying again elsewhere may help."""
+    """Something around the run failed (disk, network, device); a retry elsewhere may succeed."""
 
     category = "infrastructure"
 
 
 class RunCancelled(WorkerError):  # noqa: N818 - not a fault: a way to end
-    """The run was asked to stop; let it pass through to `run_worker`, which reports it."""
+    """The run was asked to stop; `run_worker` catches and reports it."""
 
     def __init__(self, reason: str) -> None:
-        """Keep why the run was stopped."""
+        """Keep the reason."""
         self.reason = reason
         super().__init__(reason)
 
@@ -67,7 +67,7 @@ class FrameError(WorkerError):
 
 
 class RequestError(WorkerError):
-    """An interactive request cannot be answered; the worker answers with this message and goes on."""
+    """An interactive request is invalid; the worker answers with this message and continues."""
 
 
 class SpaceError(WorkerError):

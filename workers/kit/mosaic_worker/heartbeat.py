@@ -1,4 +1,4 @@
-"""A heartbeat tells readers that a run without news is still alive."""
+"""A heartbeat shows readers that a run without other events is alive."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ DEFAULT_INTERVAL_S = 30.0
 
 
 def interval_from(environ: Mapping[str, str]) -> float:
-    """Read the interval from MOSAIC_HEARTBEAT_S; what is not a positive number means the default of 30 seconds."""
+    """Read the interval from MOSAIC_HEARTBEAT_S; anything but a positive number means the default of 30 seconds."""
     try:
         seconds = float(environ.get("MOSAIC_HEARTBEAT_S", ""))
     except ValueError:
@@ -40,7 +40,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating. Does not wait: after a terminal event the emitter drops a late beat by itself."""
+        """Stop beating, without waiting: after a terminal event the emitter drops a late beat."""
         self._stopped.set()
 
     def _beat(self) -> None:
@@ -48,5 +48,5 @@ class Heartbeat:
             uptime_s = round(self._clock() - self._started, 3)
             try:
                 self._emitter.heartbeat(uptime_s=uptime_s, step=self._emitter.last_step)
-            except OSError:  # the journal is gone; the main thread will find out at its next event
+            except OSError:  # the journal is gone; the main thread notices at its next event
                 return

@@ -1,7 +1,7 @@
 """Interactive mode: one JSON request per line on stdin, one JSON answer per line on stdout.
 
 With the environment inside the worker a client sends `reset` and `step`; with the environment outside, `init_agent`
-and `select_action`. A bad request is answered with an error, and the worker goes on.
+and `select_action`. A bad request is answered with an error, and the worker continues.
 """
 
 import json
@@ -16,7 +16,7 @@ __all__ = ["InteractiveWorker", "StepResult", "answer", "serve", "write_line"]
 
 
 class StepResult(NamedTuple):
-    """What one step of the environment gave, and the action that was taken."""
+    """The result of one step, and the action that was taken."""
 
     action: Any
     observation: Any
@@ -27,7 +27,7 @@ class StepResult(NamedTuple):
 
 
 class InteractiveWorker:
-    """What a worker does in interactive mode; override the commands it has. Values may be numpy: they are converted."""
+    """The commands of interactive mode; override those that the worker has. Results may hold numpy values."""
 
     def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         """Start an episode in the worker's own environment; return observation and info."""
@@ -38,15 +38,15 @@ class InteractiveWorker:
         raise RequestError("this worker has no environment of its own: step is not supported")
 
     def init_agent(self, observation_space: Any, action_space: Any, seed: int | None, agent: str | None) -> None:
-        """Prepare an agent for an environment that is elsewhere; spaces are plain JSON (see `space_from_json`)."""
+        """Prepare an agent for an environment elsewhere; spaces are plain JSON (see `space_from_json`)."""
         raise RequestError("this worker has no agent for outside environments: init_agent is not supported")
 
     def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:
-        """Choose an action for an observation; `action_mask`, if given, has a 1 for each action that is allowed."""
+        """Choose an action for an observation; `action_mask`, if given, has a 1 for each legal action."""
         raise RequestError("this worker has no agent for outside environments: select_action is not supported")
 
     def close(self) -> None:
-        """Release what the worker holds."""
+        """Release resources."""
 
 
 def serve(make: Callable[[], InteractiveWorker], requests: int, send: Callable[[dict[str, Any]], None]) -> None:
@@ -66,7 +66,7 @@ def serve(make: Callable[[], InteractiveWorker], requests: int, send: Callable[[
 
 
 def answer(worker: InteractiveWorker, line: bytes) -> dict[str, Any]:
-    """Answer one request line; never raises for what the request or the worker does wrong."""
+    """Answer one request line; errors of the request or the worker become an answer, too."""
     identity: dict[str, Any] = {}
     try:
         request = _parse(line)

@@ -19,7 +19,7 @@ KINDS = ("tensorboard", "checkpoints", "logs", "videos")
 class Manifest:
     """Collects what a run produced and writes it to `analytics.json` in the run's folder.
 
-    Paths are kept relative to that folder, so that it can be moved; what lies outside keeps its absolute path.
+    Paths are relative to that folder, so that it can be moved; paths outside stay absolute.
     """
 
     def __init__(self, run_dir: Path, run_id: str, worker: str, *, clock: Callable[[], float] = time.time) -> None:
@@ -29,7 +29,7 @@ class Manifest:
         self._clock = clock
 
     def add(self, kind: str, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
-        """Add a path or several; kind is tensorboard, checkpoints, logs or videos. Adding one twice keeps one."""
+        """Add a path or several; kind is tensorboard, checkpoints, logs or videos. Duplicates are dropped."""
         if kind not in KINDS:
             raise ValueError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
         known = self._document[kind]
@@ -39,13 +39,13 @@ class Manifest:
                 known.append(relative)
 
     def set_wandb(self, **fields: Any) -> None:
-        """Say where Weights & Biases has the run: project, entity, run id, url, dir."""
+        """Record where Weights & Biases has the run: project, entity, run id, url, dir."""
         if fields.get("dir") is not None:
             fields["dir"] = self._relative(fields["dir"])
         self._document["wandb"] = fields
 
     def write(self, emitter: Emitter | None = None) -> Path:
-        """Write the file in one move, so that a reader sees the old or the new one, and report it as an artifact."""
+        """Write the file atomically and report it as an artifact."""
         path = self.run_dir / FILE_NAME
         document = to_plain({**self._document, "created_at": self._clock()})
         draft = path.with_name(f".{FILE_NAME}.{os.getpid()}")

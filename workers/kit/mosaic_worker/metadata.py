@@ -1,4 +1,4 @@
-"""What a worker is and what it can do, in a form that a scheduler, a form on a page or a person can read."""
+"""Metadata of a worker: its identity, its capabilities and its config schema."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -14,7 +14,7 @@ PROTOCOL = 1
 
 
 class WorkerCapabilities(BaseModel):
-    """What a worker can do and what it needs."""
+    """Capabilities and requirements of a worker."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,7 +31,7 @@ class WorkerCapabilities(BaseModel):
     supports_checkpointing: bool = False
     supports_pause_resume: bool = False
     supports_resume: bool = Field(
-        default=False, description="A new attempt can go on from a checkpoint of an earlier one (`context.resume`)"
+        default=False, description="An attempt can resume from a checkpoint of an earlier one (`context.resume`)"
     )
     resume_config: dict[str, Any] = Field(
         default_factory=dict,
@@ -39,7 +39,7 @@ class WorkerCapabilities(BaseModel):
         "the value `{checkpoint}` stands for its path, `{steps}` for the number of further steps",
     )
     interactive_commands: tuple[str, ...] = Field(
-        default=(), description="Commands of interactive mode beside ping and stop; none: no interactive mode"
+        default=(), description="Commands of interactive mode besides ping and stop; empty: no interactive mode"
     )
     requires_gpu: bool = False
     gpu_memory_mb: int | None = Field(default=None, ge=0)
@@ -48,7 +48,7 @@ class WorkerCapabilities(BaseModel):
 
 
 class Parameter(BaseModel):
-    """One hyperparameter of an algorithm, as its own code declares it."""
+    """One hyperparameter of an algorithm, as its code declares it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,22 +59,22 @@ class Parameter(BaseModel):
 
 
 class AlgorithmCard(BaseModel):
-    """One algorithm of a worker: whether it can run here, or what is missing, and what it can be told."""
+    """One algorithm of a worker: whether it runs here, what is missing if not, and its hyperparameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1)
     family: str = ""
     actions: str = Field(default="", description="The action spaces it learns in: discrete, continuous, …")
-    runs: bool = Field(description="Whether it runs in the environment that describes itself here")
+    runs: bool = Field(description="Whether it runs in this environment")
     profiles: tuple[str, ...] = Field(default=(), description="The worker's profiles in which it can run")
     needs: str = Field(default="", description="What is missing, and how to get it, if it does not run here")
-    source: str = Field(default="", description="Whose code runs, and its version: `cleanrl 0.4.8`, `checkout fe8d8a0`")
+    source: str = Field(default="", description="Origin and version of the code: `cleanrl 0.4.8`, `checkout fe8d8a0`")
     parameters: tuple[Parameter, ...] = ()
 
 
 class WorkerMetadata(BaseModel):
-    """A worker's card: who it is, what it wraps, what it can do and which config it takes."""
+    """A worker's identity, the library that it wraps, its capabilities and its config model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,7 +90,7 @@ class WorkerMetadata(BaseModel):
     config_model: type[WorkerConfig] = Field(exclude=True)
     example_config: dict[str, Any] = Field(description="A config, without run_id, that finishes in a few seconds")
     algorithms: Callable[[], Sequence[AlgorithmCard]] = Field(
-        default=tuple, exclude=True, description="For a worker with several algorithms: lists them, only when asked"
+        default=tuple, exclude=True, description="For a worker with several algorithms: lists them, called on demand"
     )
     environments: Callable[[], Sequence[str]] = Field(
         default=tuple,
@@ -101,7 +101,7 @@ class WorkerMetadata(BaseModel):
     def describe(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
         schema = self.config_model.model_json_schema()
-        # The platform sets the run id: who writes a config need not give one.
+        # The platform sets the run id, so a config need not have one.
         schema["required"] = [name for name in schema.get("required", []) if name != "run_id"]
         return {
             "metadata": self.model_dump(mode="json", exclude={"capabilities", "example_config"}),

@@ -1,8 +1,8 @@
-"""What /proc says of this process: its command line, and one environment variable, can be written over.
+"""Overwrites what /proc shows of this process: its command line and one environment variable.
 
-The kernel shows the memory in which a process got its arguments and its environment when it was started. A process
-that was forked and never executed anything still shows those of its parent, so that nobody can tell whose it is. The
-room is fixed when a process starts: whoever starts it gives it words that are long enough to be written over.
+The kernel shows the memory that held a process's arguments and environment when it was started. A process that was
+forked and never called `exec` still shows those of its parent. The size of that memory is fixed at the start, so
+the parent starts the process with arguments long enough to be overwritten.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ _ARG_START, _ARG_END, _ENV_START = 45, 46, 47
 
 
 class TitleError(Exception):
-    """The title cannot be found, or has no room for what is to be written."""
+    """The title cannot be found, or is too short for the new text."""
 
 
 class Title:
-    """The memory that holds the arguments of this process, and the variable that was given to it as room."""
+    """The memory that holds this process's arguments and the variable that reserves room."""
 
     def __init__(self, variable: str) -> None:
         fields = Path("/proc/self/stat").read_bytes().rsplit(b")", 1)[1].split()
@@ -37,23 +37,23 @@ class Title:
             offset += len(word) + 1
         else:
             raise TitleError(f"{variable} is not in the environment that this process was started with")
-        # Nothing is ever written to an address that does not hold what it should.
+        # Never write to an address whose content is unexpected.
         if not start or ctypes.string_at(start, end - start) != Path("/proc/self/cmdline").read_bytes():
             raise TitleError("this system does not say where a process keeps its arguments")
 
     def check(self, arguments: Sequence[str], value: str) -> None:
-        """Raise `TitleError` if there is no room for these."""
+        """Raise `TitleError` if these do not fit."""
         for text, (_, room) in self._lines(arguments, value):
             if len(text) >= room:
                 raise TitleError(f"{len(text)} bytes do not fit into a title of {room}: {text[:200]!r}")
 
     def write_arguments(self, arguments: Sequence[str]) -> None:
-        """Have /proc/PID/cmdline say this, as much of it as there is room for."""
+        """Set /proc/PID/cmdline, truncated to the available room."""
         ((text, at), _) = self._lines(arguments, "")
         _write(text, at)
 
     def write_variable(self, value: str) -> None:
-        """Have /proc/PID/environ say this; `os.environ` is another matter."""
+        """Set the variable in /proc/PID/environ; `os.environ` does not change."""
         (_, (text, at)) = self._lines((), value)
         _write(text, at)
 

@@ -1,10 +1,10 @@
-"""Keeps stdout clean: only events reach it, and whatever libraries print goes to the log, which is stderr.
+"""Reserves stdout for events; whatever libraries print goes to the log, which is stderr.
 
-Descriptor 1 is copied to a private one for the emitter and then points to where descriptor 2 points. Redirecting the
-descriptor and not only `sys.stdout` catches C libraries and child processes too.
+Descriptor 1 is duplicated for the emitter and then redirected to descriptor 2. Redirecting the descriptor, not only
+`sys.stdout`, also covers C libraries and child processes.
 
-The private copy is closed in child processes. A worker that starts its library as a subprocess and lets that write
-events hands it on explicitly: `subprocess.Popen(…, **journal_for_child(fd, os.environ))`.
+Child processes do not inherit the duplicate. To let a subprocess write events, hand it on explicitly:
+`subprocess.Popen(…, **journal_for_child(fd, os.environ))`.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ JOURNAL_FD = "MOSAIC_JOURNAL_FD"
 
 
 class ChildJournal(TypedDict):
-    """The arguments of `subprocess.Popen` that hand the journal to a child."""
+    """Arguments of `subprocess.Popen` that hand the journal to a child."""
 
     env: dict[str, str]
     pass_fds: tuple[int, ...]
@@ -32,8 +32,8 @@ class ChildJournal(TypedDict):
 def protect_stdout(environ: MutableMapping[str, str]) -> int:
     """Take stdout for events and return the descriptor to write them to; prints go to stderr from now on.
 
-    If `environ` has MOSAIC_JOURNAL_FD, handed on by a parent, events go there. It is taken out of `environ`, since this
-    process's own children do not inherit the descriptor.
+    If a parent set MOSAIC_JOURNAL_FD in `environ`, events go there. The variable is removed, since this process's own
+    children do not inherit the descriptor.
     """
     if sys.stdout is not None:
         sys.stdout.flush()
@@ -72,13 +72,13 @@ def log_stream(fd: int) -> io.TextIOWrapper:
 
 
 def note(text: str) -> None:
-    """Write a line of the kit's own to the log; where that is impossible, do without."""
+    """Write a line of the kit to the log, if possible."""
     with contextlib.suppress(OSError):
         os.write(2, f"mosaic_worker: {text}\n".encode(errors="replace"))
 
 
 def protect_stdin() -> int:
-    """Take stdin for requests and return the descriptor to read them from; anything else finds stdin empty."""
+    """Take stdin for requests and return the descriptor to read them from; all others find stdin empty."""
     fd = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -92,7 +92,7 @@ def journal_for_child(fd: int, environ: Mapping[str, str]) -> ChildJournal:
 
 
 def _open_fd(text: str) -> int | None:
-    """Return the descriptor that a text names, or None if it names none that is open."""
+    """Return the open descriptor that a text names, or None."""
     try:
         fd = int(text)
         os.fstat(fd)
@@ -102,7 +102,7 @@ def _open_fd(text: str) -> int | None:
 
 
 def _ensure_stderr() -> None:
-    """If stderr is closed, let it swallow what is written, so that the journal does not end up in its place."""
+    """Open /dev/null as stderr if it is closed, so that no other file gets descriptor 2."""
     try:
         os.fstat(2)
     except OSError:

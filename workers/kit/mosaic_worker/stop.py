@@ -1,4 +1,4 @@
-"""Turns SIGTERM and SIGINT into an object that a worker asks whether it is to stop."""
+"""Turns SIGTERM and SIGINT into a stop request that a worker polls."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ class Stop:
     """Whether and why the run was asked to stop.
 
     The first signal sets `requested`; with `raise_in_main` it also raises RunCancelled in the main thread, for
-    libraries whose loop cannot be made to ask. A second signal ends the process at once, with exit code 143.
+    libraries whose loop cannot poll. A second signal ends the process at once, with exit code 143.
     """
 
     def __init__(self, emitter: Emitter | None = None, *, raise_in_main: bool = False) -> None:
-        """Prepare; `install` takes over the signals."""
+        """Prepare; `install` sets the signal handlers."""
         self.requested = False
         self.reason: str | None = None
         self.raise_in_main = raise_in_main
@@ -31,14 +31,14 @@ class Stop:
         self._pid = os.getpid()
 
     def install(self) -> None:
-        """Take over SIGTERM and SIGINT. Only the main thread can; elsewhere this does nothing."""
+        """Handle SIGTERM and SIGINT. In any thread but the main one this does nothing."""
         if threading.current_thread() is threading.main_thread():
             self._pid = os.getpid()
             for number in _SIGNALS:
                 signal.signal(number, self._on_signal)
 
     def release(self) -> None:
-        """Ignore further signals: the run has ended and said how, and its exit code is to say the same."""
+        """Ignore further signals: the terminal event is written, and the exit code has to match it."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
@@ -55,7 +55,7 @@ class Stop:
             raise RunCancelled(self.reason or "stop requested")
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a forked child, such as a vector environment: it has no run to end, it just ends
+        if os.getpid() != self._pid:  # a forked child, such as a vector environment: it just ends
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return

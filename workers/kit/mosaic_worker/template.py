@@ -1,14 +1,14 @@
 """A template: a process that has imported what a worker needs, and from which runs are forked.
 
 The supervisor starts it (`python -m mosaic_worker.template DESCRIPTOR ROOM`) with a socket, on which both sides write
-JSON, one object a line. It is first told what to import, and answers `{"ready": true}` or `{"error": "why"}`. Each
-further line asks for a run, and is answered by `{"pid": …}` or `{"error": "why"}`: the template forks a **run host**,
-with the supervisor's own code, which forks the **worker**. Both are then what they would have been had they been
-started: session, signals, descriptors, environment, arguments, working folder, what /proc says of them, randomness of
-their own. Only the imports are done.
+JSON, one object per line. The first line lists the modules to import; the answer is `{"ready": true}` or
+`{"error": "why"}`. Each further line requests a run; the answer is `{"pid": …}` or `{"error": "why"}`. The template
+forks a **run host**, with the supervisor's own code, and that forks the **worker**. Both are like processes that were
+started anew, in session, signals, descriptors, environment, arguments, working folder, /proc entries and random
+numbers. Only the imports are already done.
 
-It computes nothing and starts nothing. It has the environment variables that its runs will have, since libraries read
-them when they are imported. It ends when the supervisor does.
+The template computes nothing and starts nothing. It has the environment variables of its runs, since libraries read
+them when they are imported. It ends with the supervisor.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ class Control:
         self._lines = self._socket.makefile("rb")
 
     def hear(self) -> dict[str, Any]:
-        """The next line; ends this process if the supervisor has gone."""
+        """Return the next line; end this process if the supervisor has gone."""
         line = self._lines.readline()
         if not line.endswith(b"\n"):
             os._exit(0)
@@ -63,13 +63,13 @@ class Control:
             os._exit(0)
 
     def close(self) -> None:
-        """Let go of it, in a process that was forked."""
+        """Close it, in a forked process."""
         self._lines.close()
         self._socket.close()
 
 
 class Template:
-    """Everything that a forked process needs to become a run host, and then a worker."""
+    """What a forked process needs to become a run host, and then a worker."""
 
     def __init__(self, run_host: str, worker: str, modules: Iterable[str]) -> None:
         self._title = _find_title()
@@ -78,16 +78,16 @@ class Template:
             _import(module)
         self._run_host = _load(run_host)
         self._spec, self._code = _find_code(worker)
-        # What a worker finds when it has imported all this by itself.
+        # The handlers that a worker would have after these imports.
         self._handlers = {number: signal.getsignal(number) for number in self._run_host.SIGNALS}
         _refuse_what_a_fork_would_break(_descriptors() - before)
         gc.collect()
         gc.freeze()
-        # From here on children are reaped by the kernel.
+        # The kernel reaps children from here on.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     def serve(self, control: Control) -> dict[str, Any]:
-        """Fork a process for each request; returns, with the request, in the forked process only."""
+        """Fork a process per request; return, with the request, in the forked process only."""
         while True:
             request = control.hear()
             try:
@@ -105,7 +105,7 @@ class Template:
         return [sys.executable, str(self._run_host.__file__), folder]
 
     def be_run_host(self, folder: str, environ: dict[str, str]) -> dict[str, Any]:
-        """Be a run host until the end; returns, with its order, in the process that is to be the worker only."""
+        """Be a run host until the end; return, with its order, only in the process that becomes the worker."""
         try:
             os.setsid()
             for number in self._run_host.SIGNALS:
@@ -123,7 +123,7 @@ class Template:
         os._exit(0)
 
     def be_worker(self, order: dict[str, Any]) -> None:
-        """Go on as the worker: what `python -m PACKAGE.cli` would find when it begins."""
+        """Become the worker, in the state in which `python -m PACKAGE.cli` would begin."""
         argv: list[str] = order["argv"]
         try:
             self._title.write_arguments(argv)
@@ -152,7 +152,7 @@ def _find_title() -> Title:
     try:
         return Title(_MARK)
     except (OSError, ValueError, IndexError, TitleError) as error:
-        raise RefusedError(f"its processes could not be told from each other: {error}") from None
+        raise RefusedError(f"its processes could not be told apart: {error}") from None
 
 
 def _import(module: str) -> None:
@@ -192,8 +192,8 @@ def _descriptors() -> set[str]:
 
 
 def _refuse_what_a_fork_would_break(opened: set[str]) -> None:
-    """Threads do not survive a fork, but their locks do; open files would be shared by all runs."""
-    # Libraries that know how to be forked give up their threads for it, as OpenBLAS does: one fork makes them do so.
+    """Refuse threads, which do not survive a fork while their locks do, and files, which all runs would share."""
+    # Some libraries, such as OpenBLAS, end their threads at a fork: do one first.
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -212,9 +212,9 @@ def _redirect(file: int, *targets: int) -> None:
 
 
 def _reseed(modules: Mapping[str, Any]) -> None:
-    """Give this process randomness of its own, where a library has made its generator during the import.
+    """Reseed the generators that libraries made during the import, so that runs do not share random numbers.
 
-    Python's own `random` does so by itself after a fork. A run that sets its seeds gets the same numbers as ever.
+    Python's own `random` reseeds itself after a fork. A run that sets its seeds is not affected.
     """
     if (numpy_random := modules.get("numpy.random")) is not None:
         numpy_random.seed()
@@ -223,15 +223,15 @@ def _reseed(modules: Mapping[str, Any]) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when the supervisor dies, also in the middle of an import that hangs."""
+    """Have the kernel kill this process when the supervisor dies, even during an import that hangs."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
 
 
 def main() -> None:
-    """Be a template; in what it forks this returns, or raises, as the worker's main module does."""
-    # Whoever started us may ignore signals, as nohup does, and what is ignored is inherited; a run starts without that.
+    """Be a template; in a forked worker, return or raise as its main module does."""
+    # Ignored signals are inherited, as from nohup; a run must start without that.
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
