@@ -7,28 +7,27 @@ import io
 import os
 import signal
 import subprocess
-import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from mosaic_cli import Cli
+from mosaic_cli import MOSAIC, Cli
 from rich.console import Console
 from stack import wait_until
 from ulid import ULID
 
 from mosaic_bus.client.live import LiveView, Selection
-from mosaic_bus.commands import Events, Rows
+from mosaic_bus.commands import Events, Logs, Rows
 from mosaic_bus.errors import NoAnswerError
 from mosaic_bus.messages import RunState
 from mosaic_services.cli import logs
 from mosaic_services.cli.export import command as export
 from mosaic_services.cli.export.columns import EPISODES, table_of
-from mosaic_services.cli.wait import patience
-from mosaic_services.cli.watch.command import _Screen
+from mosaic_services.cli.options import current
 from mosaic_services.cli.watch.feed import View
 from mosaic_services.cli.watch.panel import table
+from mosaic_services.cli.watch.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,21 +152,12 @@ def test_a_value_that_does_not_fit_its_column_is_null_there(column, value, kept)
 # ── a stack that is gone ─────────────────────────────────────────────────────────────────────────────
 
 
-IMPATIENT = """
-import sys
-from mosaic_services.cli.wait import patience
-patience._LONGEST_S = 1.0
-from mosaic_services.cli.main import main
-sys.exit(main())
-"""
-
-
 def start_impatient(cli: Cli, command: list[str], output: Path) -> subprocess.Popen[str]:
     """Start a command that waits a second, not a minute, for somebody to answer again."""
     with output.open("w") as file:
         return subprocess.Popen(
-            [sys.executable, "-c", IMPATIENT, *command],
-            env=cli.env,
+            [*MOSAIC, *command],
+            env={**cli.env, "MOSAIC_CLI__OUTAGE_S": "1"},
             stdout=file,
             stderr=subprocess.PIPE,
             text=True,
@@ -252,7 +242,8 @@ def test_a_hole_while_telemetry_is_restarted_does_not_end_following(capsys):
 
 
 def test_following_gives_up_when_nobody_answers_for_long(monkeypatch):
-    monkeypatch.setattr(patience, "_LONGEST_S", -1.0)
+    monkeypatch.setenv("MOSAIC_CLI__OUTAGE_S", "1e-9")
+    monkeypatch.setattr(current, "_loaded", None)
     bus = FakeBus(rows(0), None, rows(1))
     with pytest.raises(NoAnswerError):
         asyncio.run(logs._Reader(bus, bus.state, "journal", None)._follow(None, bus, LiveView(Selection())))
@@ -305,7 +296,7 @@ def test_the_selected_run_is_always_shown(sweep, height, trouble):
 
 
 def test_only_a_run_that_is_listed_can_be_cancelled(sweep):
-    screen = _Screen(None, SimpleNamespace(view=sweep, focus=None), pinned=False)
+    screen = Screen(None, SimpleNamespace(view=sweep, focus=None), pinned=False)
     for key in ("down", "down", "c"):
         assert screen._obey(key)
     assert screen._asked_to_cancel == sweep.active[1].run
@@ -313,3 +304,28 @@ def test_only_a_run_that_is_listed_can_be_cancelled(sweep):
     sweep.runs.remove(sweep.active[1])  # it has ended, and others after it
     screen._obey("c")
     assert screen._asked_to_cancel is None
+
+
+def test_ended_run_offers_no_cancel_and_keys_open_pages():
+    class Answers:
+        def request(self, _service, command, timeout):
+            if isinstance(command, Logs):
+                return Rows(rows=[{"line": "Epoch 1"}])
+            return SimpleNamespace(answer="it has failed", facts=["exit 1"])
+
+    over, going = state("failed"), state("running")
+    view = View(runs=[over, going], loaded=True)
+    screen = Screen(Answers(), SimpleNamespace(view=view, focus=None, look_at=lambda _run: None), pinned=False)
+    assert "[c] cancel" not in screen._hints()
+    screen._selected = over.run
+    assert "[c] cancel" not in screen._hints()
+    assert screen._obey("c")
+    assert screen._asked_to_cancel is None
+    screen._selected = going.run
+    assert "[c] cancel" in screen._hints()
+    for key, said in (("l", "Epoch 1"), ("w", "it has failed\n  · exit 1"), ("?", "cancel it")):
+        assert screen._obey(key)
+        assert said in screen._page[1]
+        assert screen._obey("escape")
+        assert screen._page is None
+    assert len(screen._hints()) <= 80

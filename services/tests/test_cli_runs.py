@@ -91,7 +91,7 @@ def test_failed_run_gives_1_and_says_why(cli):
         assert "NoSuchEnvironment-v0" in done.stderr
         return
     assert done.returncode == 1
-    assert "failed" in done.stdout
+    assert len(re.findall(r"^\w{6} +failed", done.stdout, re.MULTILINE)) == 1, "said once"
     assert "NoSuchEnvironment-v0" in done.stdout
 
 
@@ -322,6 +322,8 @@ def test_watch_in_a_terminal_opens_a_run_and_leaves(terminals, finished, leave):
         terminal.press(b"j")
         terminal.press(b"\r")
         terminal.wait_for("over the last 100 episodes")
+        terminal.press(b"w")
+        terminal.wait_for("[esc] back")
         terminal.press(leave)
     assert terminal.end() == 0
     assert "Traceback" not in terminal.seen

@@ -20,7 +20,7 @@ from mosaic_services.cli.display.figures import eta_s, loss
 from mosaic_services.cli.display.keys import split
 from mosaic_services.cli.display.output import ago, duration, number, plain, size
 from mosaic_services.cli.display.plot import bar, braille, sparkline, thin
-from mosaic_services.cli.watch.command import Endings
+from mosaic_services.cli.watch.endings import Endings
 from mosaic_services.cli.watch.feed import View
 from mosaic_services.cli.workers.description_page import type_of
 from mosaic_services.home import StackHome

@@ -17,7 +17,7 @@ from mosaic_services.cli.display.output import print_json, short
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.lookup import note_shared
 from mosaic_services.cli.options import current
-from mosaic_services.cli.wait.patience import Outage
+from mosaic_services.cli.wait.silence import SilenceLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -164,7 +164,7 @@ class _Reader:
 
     async def _follow(self, tail: int | None, live: Subscription, view: LiveView) -> None:
         await self.print_stored(tail)
-        stalled, outage = 0, Outage()
+        stalled, outage = 0, SilenceLimit()
         while stalled < _STALLED_POLLS:
             with outage:
                 progressed = await self._take_live(live) or await self.print_stored(None)

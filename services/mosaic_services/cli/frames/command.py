@@ -24,8 +24,8 @@ from mosaic_services.cli.frames import film
 from mosaic_services.cli.frames.terminal import watch_pictures
 from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
-from mosaic_services.cli.wait.patience import Outage
-from mosaic_services.cli.watch.command import interrupted
+from mosaic_services.cli.wait.interruption import interrupted
+from mosaic_services.cli.wait.silence import SilenceLimit
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
@@ -116,7 +116,7 @@ def _await_streams(bus: Bus, view: PlainFollower, detail: RunDetail) -> tuple[Ru
     if state.state in _NOT_YET:
         _say_waiting(f"for run {short(state.run)} ({state.state}) to start")
     streams: list[FrameStream] = []
-    outage = Outage()
+    outage = SilenceLimit()
     deadline = time.monotonic() + _FIRST_PICTURE_S
     while not streams and not state.state.final:
         if state.state in _NOT_YET:

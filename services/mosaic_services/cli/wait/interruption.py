@@ -1,8 +1,10 @@
-"""Ctrl-C while a command waits for runs: they go on, and the user is told so."""
+"""Ctrl-C while a command waits for, watches or films runs."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 from mosaic_services.cli.errors import INTERRUPTED, CliError
@@ -10,7 +12,7 @@ from mosaic_services.cli.errors import INTERRUPTED, CliError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["runs_go_on"]
+__all__ = ["interrupted", "runs_go_on"]
 
 
 @contextlib.contextmanager
@@ -21,3 +23,14 @@ def runs_go_on(stop: str, watch: str) -> Iterator[None]:
     except KeyboardInterrupt:
         hint = f"stop with: mosaic {stop}\nwatch with: mosaic {watch}"
         raise CliError("interrupted; what was submitted goes on", hint, code=INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def interrupted() -> Iterator[threading.Event]:
+    """Turn Ctrl-C into an event: an exception could be raised, and swallowed, anywhere."""
+    event = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -16,7 +16,7 @@ from mosaic_bus.errors import CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import RunState, RunStateName, RunSummary
 from mosaic_services.cli.display.output import console, duration, number, print_json, say, short, state_text
 from mosaic_services.cli.errors import FAILED, STOPPED
-from mosaic_services.cli.wait.patience import require_answers
+from mosaic_services.cli.wait.silence import require_answers
 from mosaic_services.progress import fraction
 
 if TYPE_CHECKING:
@@ -98,8 +98,10 @@ def _show_live(view: PlainFollower, watched: list[Watched]) -> None:
 
 def _tell_changes(watched: list[Watched]) -> None:
     for each in watched:
-        line = f"{each.state.state}: {each.state.reason}" if each.state else ""
-        if line and line != each.told:
+        if each.state is None or each.state.state.final:  # `_print_outcome` reports the end
+            continue
+        line = f"{each.state.state}: {each.state.reason}"
+        if line != each.told:
             each.told = line
             print(f"{short(each.run)}  {line}", flush=True)
 

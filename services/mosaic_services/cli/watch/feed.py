@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mosaic_bus.commands import GroupState, Logs, Runs, Series, SeriesResult, Summaries
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import HostState, RunState, RunStateName, RunSummary, Usage
-from mosaic_services.cli.wait.patience import require_answers
+from mosaic_services.cli.wait.silence import require_answers
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus

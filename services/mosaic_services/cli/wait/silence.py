@@ -1,4 +1,4 @@
-"""Patience with a service that is being restarted: runs go on without it, and so does who waits for them."""
+"""How long a service may be silent before a command that waits gives up. Runs go on while a service is restarted."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import time
 from typing import TYPE_CHECKING
 
 from mosaic_bus.errors import NoAnswerError
+from mosaic_services.cli.options import current
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Outage", "require_answers"]
-
-_LONGEST_S = 60.0
+__all__ = ["SilenceLimit", "require_answers"]
 
 
 def require_answers(silent: dict[str, float]) -> None:
-    """Raise `NoAnswerError` if a service has been silent for a minute."""
+    """Raise `NoAnswerError` if a service has been silent for longer than the setting `cli.outage_s`."""
     for service, seconds in silent.items():
-        if seconds > _LONGEST_S:
+        if seconds > current.settings.cli.outage_s:
             raise NoAnswerError(service, "heartbeat", seconds)
 
 
-class Outage:
-    """A block that asks services. No answer is tolerated until there was none for a minute, then raised.
+class SilenceLimit:
+    """A reusable context for requests. It swallows `NoAnswerError` until the limit, `cli.outage_s`, is reached.
 
-    `silent` says, after the block, whether it got to its end, and if not, who did not answer.
+    After the block, `silent` is the error if a service did not answer.
     """
 
     def __init__(self) -> None:
         self.silent: NoAnswerError | None = None
+        self._limit_s = current.settings.cli.outage_s
         self._answered_at = time.monotonic()
 
     def __enter__(self) -> None:
-        """Begin to ask."""
+        """Begin a round of requests."""
         self.silent = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Take note of an answer, or of none."""
+        """Note whether all requests were answered."""
         if not isinstance(error, NoAnswerError):
             self._answered_at = time.monotonic()
             return False
         self.silent = error
-        return time.monotonic() - self._answered_at <= _LONGEST_S
+        return time.monotonic() - self._answered_at <= self._limit_s
