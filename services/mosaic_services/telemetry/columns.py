@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["LOG_LINE_BYTES", "TEAM", "Episode", "Journal", "Point", "read_journal", "read_log", "unreadable"]
 
 LOG_LINE_BYTES = 64 * 1024
+"""The part of a log line that is stored; a longer line is usually binary output."""
 TEAM = ""
-"""In columns for agents: the whole team, or the only agent."""
+"""The agent of a row that names none: the whole team, or the only agent."""
 
 # One call parses a whole batch, as an array of its lines with this number between them. The number is drawn when the
 # process starts, so no worker can write it: if it is at every second place and no line is missing, then each line was
@@ -79,15 +80,13 @@ class Journal:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any of the lines reports something that happened at a step, as far as columns tell."""
-        return any(kind in _OF_A_STEP and step is not None for kind, step in zip(self.kinds, self.steps, strict=True))
-
-
-_OF_A_STEP = {"step", "episode", "scalars"}
+        """Whether any line reports progress at a step, as `course` looks for it."""
+        progress = {"step", "episode", "scalars"}
+        return any(kind in progress and step is not None for kind, step in zip(self.kinds, self.steps, strict=True))
 
 
 def read_log(data: bytes) -> list[str | bytes]:
-    """Split the lines of a log; they are not parsed, only cut where they are very long."""
+    """Split a log into lines, and cut long ones."""
     return [line[:LOG_LINE_BYTES] if len(line) > LOG_LINE_BYTES else line for line in _split(data)]
 
 
@@ -106,7 +105,7 @@ def read_journal(data: bytes, last_step: int = 0) -> Journal:
     times = [each.get("ts") for each in objects]
     values = [each.get("reward") for each in objects]
     agents = [each.get("agent") for each in objects]
-    # A step under the present names needs no more; everything else is read one by one.
+    # Steps under the present names are complete now; everything else is read one by one.
     if {int}.issuperset(map(type, steps)) and None not in times:
         others = [index for index, kind in enumerate(kinds) if kind != "step"]
     else:

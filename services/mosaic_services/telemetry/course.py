@@ -1,4 +1,4 @@
-"""Joins the attempts of a run into one course of steps, in which what was played twice counts once."""
+"""Joins the attempts of a run into one course of steps, in which steps that were played twice count once."""
 
 from __future__ import annotations
 

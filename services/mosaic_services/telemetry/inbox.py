@@ -1,4 +1,4 @@
-"""What has arrived and waits for the writer: bounded, and what does not fit is counted and asked for again."""
+"""The bounded queue between bus and writer. A batch that does not fit is dropped, counted and requested again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Inbox:
         self._changed = threading.Condition()
 
     def put(self, arrival: Arrival) -> bool:
-        """Queue a batch; False, and counted, if there is no room."""
+        """Queue a batch; if there is no room, count it as dropped and return False."""
         with self._changed:
             if self.bytes + len(arrival.data) > self.max_bytes and self._arrivals:
                 self.dropped += 1
@@ -47,13 +47,13 @@ class Inbox:
         return True
 
     def announce(self, tails: StreamTails) -> None:
-        """Keep the newest word of each host on how far its streams go."""
+        """Keep the newest announcement of each host."""
         with self._changed:
             self._tails[tails.host] = tails
             self._changed.notify()
 
     def take(self, until: float, not_before: float, enough: int) -> tuple[list[Arrival], list[StreamTails]]:
-        """Wait for something until `until`, gather more until `not_before` or `enough` bytes, and take it all."""
+        """Wait until something arrives or `until` has come, then gather more until `not_before` or `enough` bytes."""
         with self._changed:
             while not (self._arrivals or self._tails or self._closed) and (left := until - self._clock()) > 0:
                 self._changed.wait(left)
@@ -66,14 +66,14 @@ class Inbox:
         return arrivals, tails
 
     def discard(self) -> None:
-        """Drop what is queued: it will be asked for again."""
+        """Drop what is queued; it will be requested again."""
         with self._changed:
             self.dropped += len(self._arrivals)
             self._arrivals.clear()
             self.bytes = 0
 
     def wait_closed(self, seconds: float) -> bool:
-        """Wait, but not longer than until the inbox is closed."""
+        """Wait for some seconds, or until the inbox is closed; return whether it is."""
         deadline = self._clock() + seconds
         with self._changed:
             while not self._closed and (left := deadline - self._clock()) > 0:
@@ -82,11 +82,11 @@ class Inbox:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether `close` was called."""
         return self._closed
 
     def close(self) -> None:
-        """Say that nothing more will come."""
+        """Let the writer store what is queued and end."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""Questions about what is stored, answered from read-only connections that never hold up the writer."""
+"""Answers queries from read-only connections, which never block the writer."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
 __all__ = ["PAGE_BYTES", "Queries"]
 
 PAGE_BYTES = 16 * 1024 * 1024
-"""A reply holds at most so many bytes of lines; `next` says where to go on."""
+"""Maximum size of the lines in a reply, so that it stays below the limit of a message."""
 _ROW_BYTES = 120
+"""Estimated size of a row without its line."""
 _EPISODES = """
 SELECT number, step, ts, episode, value AS "return", length, seed, nullif(agent, '') AS agent
 FROM episodes WHERE stream = ? AND step <= ? AND number >= ? AND agent = ? ORDER BY number
 """
-# Of a run whose agents report apart: the sum of each episode's returns, and the length of the longest.
+# For runs whose agents report separately: per episode, the sum of returns and the maximum length.
 _SUMMED = """
 SELECT min(number) AS number, max(step) AS step, max(ts) AS ts, episode, sum(value) AS "return",
        max(length) AS length, min(seed) AS seed, NULL AS agent
@@ -61,7 +62,7 @@ FROM points WHERE stream = ? AND step <= ? AND number >= ? AND metric = ? AND ag
 
 
 class Queries:
-    """Each method answers one command with one short-lived connection; call them in threads."""
+    """Each method answers one command with its own connection. Call them in threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,13 +77,13 @@ class Queries:
         except sqlite3.ProgrammingError:
             raise
         except sqlite3.Error as error:
-            reason = f"{self._path} cannot be read now: {error}; `mosaic status` shows how telemetry is"
+            reason = f"{self._path} cannot be read now: {error}; see `mosaic status`"
             raise CommandRefusedError(RefusalCode.STORE_UNAVAILABLE, reason) from error
 
     # ── summaries and streams ───────────────────────────────────────────────────────────────────
 
     def summaries(self, command: Summaries, missing: dict[StreamKey, int]) -> SummariesResult:
-        """Aggregates of the newest attempt of each run; runs that are not known are left out."""
+        """Return the summaries of runs; unknown runs are left out."""
         sql = """
             SELECT run, attempt, final, received, repaired, summary,
                    (SELECT final FROM streams AS log WHERE log.run = journal.run AND log.attempt = journal.attempt
@@ -111,7 +112,7 @@ class Queries:
         )
 
     def streams(self, command: Streams, missing: dict[StreamKey, int]) -> StreamsResult:
-        """Counters of the streams of a run, or of all that are not complete."""
+        """Return the counters of the streams of a run, or of all incomplete streams."""
         condition = "NOT final" if command.run is None else "run = ?"
         with self._read() as db:
             if command.run is not None:
@@ -142,7 +143,7 @@ class Queries:
     # ── series ──────────────────────────────────────────────────────────────────────────────────
 
     def metrics(self, command: Metrics) -> MetricsResult:
-        """Names of a run's series with how many points each has, and names of its agents."""
+        """Return the names of a run's series with their numbers of points, and of its agents."""
         with self._read() as db:
             parts = _parts(db, command.run)
             names, agents = find_names(db, parts)
@@ -150,7 +151,7 @@ class Queries:
         return MetricsResult(metrics={name: count for name, count in counts.items() if count}, agents=agents)
 
     def series(self, command: Series) -> SeriesResult:
-        """One series, thinned into buckets of steps: the mean, lowest and highest of each."""
+        """Return a series, thinned into buckets of steps with mean, minimum and maximum."""
         with self._read() as db:
             parts = _parts(db, command.run, command.attempt)
             source = choose(db, command.metric, parts, command.agent, command.first_step, command.last_step)
@@ -177,7 +178,7 @@ class Queries:
             return _course_page(db, command, parts, _POINTS, (command.metric, command.agent or TEAM))
 
     def events(self, command: Events) -> Rows:
-        """Events of one attempt in order of number, with the lines as they were written."""
+        """Return the events of an attempt in order, with their lines."""
         with self._read() as db:
             stream = next((part.stream for part in _parts(db, command.run, command.attempt)), 0)
             index, condition = "", ""
@@ -216,7 +217,7 @@ class Queries:
         return CheckpointsResult(checkpoints=[each for each in found if each is not None])
 
     def logs(self, command: Logs) -> Rows:
-        """Lines of the log of one attempt: a page, or the end."""
+        """Return a page of an attempt's log, or its last lines."""
         with self._read() as db:
             _require_known(db, command.run)
             row = db.execute(
@@ -251,7 +252,7 @@ def _require_known(db: sqlite3.Connection, run: str) -> None:
 
 
 def _parts(db: sqlite3.Connection, run: str, attempt: int | None = None) -> list[Part]:
-    """The attempts of a run as one course of steps, or one of them as it is; one that wrote nothing is not there."""
+    """Return the parts of a run, or one whole attempt; an attempt that has written nothing is missing."""
     _require_known(db, run)
     return join(db, run, attempt)
 
@@ -276,7 +277,7 @@ def _course_page(
 
 
 def _page(rows: Iterable[tuple[int, int, dict[str, Any]]], limit: int) -> Rows:
-    """Take rows (place, size, row) up to the limit and to a size that a reply can hold."""
+    """Take rows (place, size, row) up to the limit and to the maximum size of a reply."""
     taken: list[dict[str, Any]] = []
     size = 0
     for place, row_size, row in rows:
@@ -296,7 +297,7 @@ def _log_rows(found: Iterable[tuple[int, str | bytes]]) -> Iterator[tuple[int, i
 def _checkpoint(
     attempt: int, host: str, ts: float | None, step: int | None, line: str | bytes
 ) -> SavedCheckpoint | None:
-    """Read a stored `checkpoint_saved`; one that names no path is of no use to anybody."""
+    """Read a stored `checkpoint_saved`; None if it names no path."""
     event = read_line(line)
     if event.path is None:
         return None

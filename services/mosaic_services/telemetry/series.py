@@ -33,7 +33,7 @@ class Source(NamedTuple):
         return count
 
     def thinned(self, db: sqlite3.Connection, most: int) -> tuple[list[tuple[Any, ...]], int]:
-        """Return rows of step, mean, lowest, highest and ts, at most so many, and how many points they stand for."""
+        """Return at most `most` rows of step, mean, minimum, maximum and ts, and the number of points behind them."""
         points, low, high = db.execute(
             f"SELECT count(*), min(step), max(step) FROM ({self.sql})",  # noqa: S608
             self.values,
@@ -59,8 +59,8 @@ def choose(
 ) -> Source:
     """Find the rows of a series: of one agent, or of the team.
 
-    The team has the rows that name no agent. Where there are none, its value is made of those of all agents that have
-    the same episode, or the same step.
+    The team has the rows that name no agent. If there are none, its values are made from those of all agents for the
+    same episode or step.
     """
     sql: list[str] = []
     values: list[Any] = []
@@ -91,7 +91,7 @@ def _has_episodes(db: sqlite3.Connection, parts: Sequence[Part]) -> bool:
 
 
 def has_team(db: sqlite3.Connection, parts: Sequence[Part]) -> bool:
-    """Whether any episode of a run names no agent."""
+    """Whether a run has episodes that name no agent."""
     sql = "SELECT EXISTS (SELECT 1 FROM episodes WHERE stream = ? AND agent = '' AND step <= ?)"
     return any(db.execute(sql, (part.stream, part.last_step)).fetchone()[0] for part in parts)
 
@@ -112,14 +112,14 @@ def find_names(db: sqlite3.Connection, parts: Sequence[Part]) -> tuple[list[str]
 
 
 def _distinct(db: sqlite3.Connection, sql: str, *values: object) -> Iterator[str]:
-    """Go from one name to the next in an index, which is much faster than to read all rows."""
+    """Skip from one name to the next in an index, much faster than reading all rows."""
     name: str | None = ""
     while (name := db.execute(sql, (*values, name)).fetchone()[0]) is not None:
         yield name
 
 
 def _scalars(metric: str, part: Part) -> tuple[str, list[Any]]:
-    """SQL for the points that an attempt has of a scalar, without bounds of steps."""
+    """Return SQL for an attempt's points of a scalar, without bounds of steps."""
     return (
         "SELECT step, value, ts, number AS place, stream, agent, step AS unit FROM points"
         " WHERE stream = ? AND metric = ?"
@@ -127,7 +127,7 @@ def _scalars(metric: str, part: Part) -> tuple[str, list[Any]]:
 
 
 def _rows(db: sqlite3.Connection, metric: str, part: Part) -> tuple[str, list[Any]]:
-    """SQL for the rewards or episodes of an attempt, without bounds of steps; `unit` is what agents have in common."""
+    """Return SQL for an attempt's rewards or episodes; rows of different agents with one `unit` belong together."""
     stream = part.stream
     if (column := _OF_EPISODES.get(metric)) is not None:
         return (

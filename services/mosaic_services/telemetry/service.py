@@ -1,4 +1,4 @@
-"""The shell of the aggregator: carries batches from the bus to the writer and its reports back to the bus."""
+"""The service: passes batches from the bus to the writer, and the writer's reports to the bus."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ _log = Logger()
 Result = TypeVar("Result", bound=Model)
 
 ASK_TIMEOUT_S = 0.9
+"""Shorter than the interval at which a stream repeats its request, so that one request is pending at a time."""
 _REFUSED_AT_MOST = 100
-"""Of so many sources the first bad body is logged; all are counted."""
+"""Sources whose first bad body is logged. Anybody can invent names, so the log needs a limit."""
 
 
 class TelemetryService(Service):
@@ -57,7 +58,7 @@ class TelemetryService(Service):
 
     def __init__(self, home: StackHome, bus_address: str | None = None, settings: Settings | None = None) -> None:
         home.create()
-        # First of all: a second aggregator must not count as a start.
+        # Before the base class counts this start: a second aggregator must not.
         self._lock = home.lock("telemetry")
         settings = settings or Settings()
         tuning = settings.telemetry
@@ -92,7 +93,7 @@ class TelemetryService(Service):
         self.handle(command, answer)
 
     async def start(self) -> None:
-        """Listen to every run and every host, and begin to write."""
+        """Subscribe to all runs and hosts, and start the writer."""
         subscription = self.bus.subscribe("journal.", "log.", "repair.", "streams.")
         await self.bus.synced()
         if self._writer.failure:
@@ -102,13 +103,13 @@ class TelemetryService(Service):
         self.spawn(self._watch(), "watch")
 
     async def finish(self) -> None:
-        """Store what has arrived."""
+        """Store what is queued."""
         if self._writer.is_alive():
             await asyncio.to_thread(self._writer.stop)
         self._lock.close()
 
     def counters(self) -> dict[str, int | float]:
-        """What came, what was stored, and what waits."""
+        """Count received, stored and waiting lines."""
         return {
             **self._writer.counters,
             "bad_batches": self._writer.counters["bad_batches"] + self._bad_batches,
@@ -135,7 +136,7 @@ class TelemetryService(Service):
                 self._complain(message, error)
 
     def _complain(self, message: Message, error: Exception) -> None:
-        """Log the first bad body of a source, but not of endlessly many sources: anybody can invent names."""
+        """Log the first bad body of a source."""
         source = message.header.src
         if source not in self._refused and len(self._refused) < _REFUSED_AT_MOST:
             self._refused.add(source)
@@ -175,7 +176,7 @@ class TelemetryService(Service):
             self.spawn(self._ask(ask), "ask")
 
     async def _ask(self, ask: Ask) -> None:
-        """Ask once; the stream asks again if nothing comes."""
+        """Request a stream once; `Stream.tick` repeats the request if nothing comes."""
         key = ask.key
         command = Resend(run=key.run, attempt=key.attempt, kind=key.kind, number=ask.number, offset=ask.offset)
         try:

@@ -1,8 +1,8 @@
-"""How far a stream is stored, and what to do about a batch: take it, leave it, or ask for what is missing.
+"""Decides what to do with each batch of a stream: take it, drop it, or request what is missing.
 
-Pure: no clock, no socket, no store. Time comes in as an argument, requests come out as values. A stream has one
-position; everything before it is stored. What continues the position is taken, what lies before it is
-dropped, and what lies beyond it is not kept: it is asked for again, from the position (go-back-N).
+Pure: time is an argument, requests are return values. A stream has one position, and every line before it is stored. A
+batch that continues at the position is taken. A batch before it is dropped as a repetition. A batch beyond it is
+dropped too, and the stream is requested again from the position (go-back-N).
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["Ask", "Counts", "Stream", "StreamKey", "Take"]
 
 ASK_AGAIN_S = 1.0
-"""No progress for so long after a request: ask again, and wait twice as long the next time."""
+"""Time without progress after which a request is repeated; doubles with each repetition."""
 ASK_AGAIN_AT_MOST_S = 8.0
+"""Upper limit of that back-off."""
 TAIL_QUIET_S = 0.5
-"""Lines that are known only from the host's announcement may still be under way: wait so long for them."""
+"""Time to wait for lines that only the host's announcement mentions: they are probably on their way."""
 REPAIR_LOST_S = 0.25
-"""The same after a repair that itself has a hole."""
+"""Time without progress after which a request is repeated if the repair itself had a hole."""
 ASK_APART_S = 0.1
+"""Minimum time between two requests for one stream."""
 
 
 class StreamKey(NamedTuple):
@@ -63,7 +65,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Stream:
-    """The position of one stream and what is known to lie beyond it."""
+    """The position of one stream, and what is known to exist beyond it."""
 
     key: StreamKey
     host: str
@@ -71,18 +73,18 @@ class Stream:
     offset: int = 0
     final: bool = False
     counts: Counts = field(default_factory=Counts)
-    known: int = 0  # lines up to here exist, the host has said or shown
-    _end: int | None = None  # where the stream ends, once the host has said so
-    _hole: bool = False  # a batch beyond the position has come, so what lies between was lost
+    known: int = 0  # lines up to here exist: the host announced or sent them
+    _end: int | None = None  # number of lines in the stream, once the host has announced its end
+    _hole: bool = False  # a batch beyond the position has arrived, so lines in between were lost
     _moved_at: float = 0.0
     _behind_since: float | None = None
-    _asked_at: float | None = None  # while a request is under way
+    _asked_at: float | None = None  # None if no request is pending
     _last_ask: float = -1e9
     _patience: float = ASK_AGAIN_S
 
     @property
     def position(self) -> Position:
-        """Everything before it is stored."""
+        """Where the next batch must start: every line before it is stored."""
         return Position(number=self.number, offset=self.offset)
 
     @property
@@ -91,7 +93,7 @@ class Stream:
         return 0 if self.final else max(0, self.known - self.number)
 
     def offer(self, first: int, count: int, end: int, *, repair: bool, now: float) -> Take | None:
-        """Decide about a batch; what is to be taken must then be stored, or the stream forgotten and loaded anew."""
+        """Decide about a batch. The caller must store what is taken, or else load the stream from the store again."""
         after = first + count
         self.known = max(self.known, after)
         if after <= self.number:
@@ -117,25 +119,25 @@ class Stream:
         return take
 
     def announce(self, host: str, sent: int, *, final: bool) -> None:
-        """Take note of how far the host says that the stream goes."""
+        """Record how many lines the host has sent, and whether those are all."""
         self.host = host
         self.known = sent if final else max(self.known, sent)
         self._end = sent if final else None
 
     @property
     def ended(self) -> bool:
-        """Whether every line of a stream that has ended is stored."""
+        """Whether the stream has ended and every line of it is stored."""
         return self._end is not None and self.number >= self._end
 
     def tick(self, now: float) -> Ask | None:
-        """Ask for what is missing, if it is time to."""
+        """Return a request for missing lines if one is due."""
         if self.final or self.number >= self.known:
             self._behind_since = None
             return None
         if self._behind_since is None:
             self._behind_since = now
         if self._asked_at is not None:
-            # One request at a time, for all there is: it is answered by progress, or made again.
+            # One request at a time, for everything from the position on; repeated if it brings no progress.
             if now - max(self._asked_at, self._moved_at) < self._patience:
                 return None
             self._patience = min(2 * self._patience, ASK_AGAIN_AT_MOST_S)

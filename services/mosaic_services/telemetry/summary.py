@@ -1,4 +1,4 @@
-"""Live aggregates of one run, in the order of its newest journal. Pure: time comes in as an argument."""
+"""Live aggregates of a run, updated batch by batch. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["Summary"]
 
 SCALARS = 256
-"""Names beyond these are stored as series but not repeated in every summary."""
+"""Scalars per summary. More are stored as series, but would make every message large."""
 _IN_COLUMNS = frozenset({Kind.EPISODE, Kind.SCALARS})
 _RATE_EVERY_S = 0.25
+"""Minimum time between two measurements of speed."""
 _RATE_MEMORY_S = 3.0
+"""Time constant of the exponential smoothing of speed."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """The state behind a `RunSummary`: what must survive a restart, and the speed as this process saw it.
+    """The state behind a `RunSummary`. It is saved with every commit, except for the last measurement of speed.
 
     `tally` and `scalars` are those of the whole run, as `course` joins its attempts; the rest is about one attempt.
     """
@@ -49,10 +51,10 @@ class Summary:
     step_before: int | None = None  # of the attempts before, until this one has reported anything of a step itself
     _rated: tuple[float, int] | None = None  # when the speed was last measured, and at which step
 
-    # ── following the journal ───────────────────────────────────────────────────────────────────
+    # ── updates ───────────────────────────────────────────────────────────────────
 
     def add(self, journal: Journal) -> None:
-        """Take in the lines of one batch: plain steps all at once, other events one by one."""
+        """Add the lines of a batch: plain steps together, other events one by one."""
         self.events += len(journal.kinds)
         if self.step_before is not None and journal.has_begun:
             self.step_before = self._rated = None
@@ -98,7 +100,7 @@ class Summary:
     # ── speed ───────────────────────────────────────────────────────────────────────────────────
 
     def rate(self, now: float) -> bool:
-        """Measure the speed by the receiver's clock, since clocks of workers jump; True if it changed."""
+        """Measure the speed by our own clock, since clocks of workers jump; return whether it changed."""
         if self._rated is None or self.step_before is not None:
             self._rated = (now, self.step)
             return False
@@ -109,15 +111,15 @@ class Summary:
         speed = max(0, self.step - step) / elapsed
         weight = 1 - math.exp(-elapsed / _RATE_MEMORY_S) if self.steps_per_s else 1.0
         before, self.steps_per_s = self.steps_per_s, self.steps_per_s + weight * (speed - self.steps_per_s)
-        if self.steps_per_s < 0.01:  # noqa: PLR2004 - a speed nobody can see
+        if self.steps_per_s < 0.01:  # noqa: PLR2004 - shown as 0
             self.steps_per_s = 0.0
         self._rated = (now, self.step)
         return self.steps_per_s != before
 
-    # ── out and in ──────────────────────────────────────────────────────────────────────────────
+    # ── messages and saved state ──────────────────────────────────────────────────────────────────────────────
 
     def message(self, run: str, attempt: int, **stream: Any) -> RunSummary:
-        """Make the body that is published; `stream` holds the counts of the journal's stream."""
+        """Make the message; `stream` holds the counters of the journal's stream."""
         returns = self.tally.team
         mean, spread = returns.mean_and_spread()
         return RunSummary(
@@ -145,11 +147,11 @@ class Summary:
         )
 
     def copy(self) -> Summary:
-        """Return a second one that can be changed without changing this one."""
+        """Return an independent copy."""
         return replace(self, tally=self.tally.copy(), scalars=self.scalars.copy())
 
     def dump(self) -> bytes:
-        """Write the state as JSON; it is saved with every commit, so quickly."""
+        """Serialise the state. This is done for every commit, so it must be fast."""
         state = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
         state["tally"] = self.tally.dump()
         # JSON has no NaN and no infinities.

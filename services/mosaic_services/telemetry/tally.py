@@ -15,7 +15,7 @@ __all__ = ["AGENTS", "CURVE_POINTS", "Curve", "Returns", "Tally"]
 RECENT_EPISODES = 100
 CURVE_POINTS = 40
 AGENTS = 32
-"""Agents beyond these are stored, but not repeated in every summary."""
+"""Agents per summary. More are stored, but would make every message large."""
 _HUGE = 1e300
 
 
@@ -73,7 +73,7 @@ class Returns:
         return mean, spread if math.isfinite(spread) else None
 
     def copy(self) -> Returns:
-        """Return a second one that can be changed without changing this one."""
+        """Return an independent copy."""
         return Returns(self.episodes, self.recent.copy())
 
     def dump(self) -> dict[str, Any]:
@@ -98,14 +98,14 @@ class Tally:
     team: Returns = field(default_factory=Returns)
     curve: Curve = field(default_factory=Curve)
     agents: dict[str, Returns] = field(default_factory=dict)
-    # Episodes of which only agents have reported: number → how many episodes there were with it.
+    # Recent episodes that only agents have reported: episode number → how many episodes were counted with it.
     opened: dict[int, int] = field(default_factory=dict)
     has_team: bool = False
 
     def add(self, agent: str, episode: int | None, value: float | None) -> None:
         """Take one more episode, of the team or of one agent."""
         if agent == TEAM:
-            if not self.has_team and self.opened:  # sums were a stand-in
+            if not self.has_team and self.opened:  # the sums so far stood in for events like this one
                 self.team, self.curve, self.opened = Returns(), Curve(), {}
             self.has_team = True
             self.team.add(value)
@@ -125,7 +125,7 @@ class Tally:
     def _add_to_sum(self, episode: int | None, value: float | None) -> None:
         counted = None if episode is None else self.opened.get(episode)
         if counted is None:
-            self._draw_last()  # no more agents are expected to report of the one before
+            self._draw_last()  # the episode before is probably complete
             self.team.add(value)
             self.opened[-self.team.episodes if episode is None else episode] = self.team.episodes
             if len(self.opened) > RECENT_EPISODES:
@@ -135,7 +135,7 @@ class Tally:
         self.team.recent[place] = _finite(self.team.recent[place] + _finite(value))
 
     def copy(self) -> Tally:
-        """Return a second one that can be changed without changing this one."""
+        """Return an independent copy."""
         curve = Curve(self.curve.points.copy(), self.curve.stride, self.curve.gathered, self.curve.total)
         agents = {name: each.copy() for name, each in self.agents.items()}
         return Tally(self.team.copy(), curve, agents, self.opened.copy(), self.has_team)

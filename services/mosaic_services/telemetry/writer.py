@@ -1,4 +1,4 @@
-"""The one thread that writes the store: it takes what has arrived, many batches per transaction."""
+"""The thread that writes the store, many batches per transaction."""
 
 from __future__ import annotations
 
@@ -30,35 +30,40 @@ __all__ = ["Report", "Writer"]
 _log = Logger()
 
 GATHER_S = (0.01, 0.05)
-"""Between two transactions, what arrives is gathered for twice as long as the last one took, within these limits: quick
-when there is little to do, and few transactions when there is much."""
+"""Lower and upper limit of the pause between two transactions. The pause is twice the duration of the last one: short
+under light load, and few transactions under heavy load."""
 ENOUGH_BYTES = 1024 * 1024
-"""So much is not gathered for longer."""
+"""Queued bytes that end the pause early."""
 TRANSACTION_S = 0.1
-"""No transaction takes much longer than this."""
+"""Time after which a transaction is committed, so that positions are published in time."""
 TICK_S = 0.1
+"""Interval at which streams are checked for missing lines."""
 SUMMARIES_AT_ONCE = 250
-"""If more runs have news, they take turns: each message costs everybody on the bus, and nobody can read so many."""
+"""Summaries per round. If more runs have changed, they take turns: every message costs each subscriber."""
 POSITIONS_EVERY_S = 1.0
+"""Interval at which all positions are published, for bridges that missed one."""
 RETRY_S = 1.0
+"""Interval at which a store that failed is tried again."""
 HOST_SILENT_S = 5.0
+"""Time after which the streams of a host that announces nothing are forgotten."""
 _LARGEST = 1 << 62
+"""Largest byte offset that is accepted."""
 _NEWLINE = ord("\n")
 
 
 @dataclass(slots=True)
 class Report:
-    """What the writer has to tell the bus."""
+    """What the service has to publish."""
 
     positions: dict[StreamKey, tuple[Position, bool]] = field(default_factory=dict)  # and whether it is final
     asks: list[Ask] = field(default_factory=list)
     summaries: list[RunSummary] = field(default_factory=list)
-    heartbeat: bool = False  # the positions are to be published even if there are none
-    failure: str = ""  # why nothing can be stored now
+    heartbeat: bool = False  # publish the positions even if there are none
+    failure: str = ""  # why nothing can be stored at present
 
 
 class Writer(threading.Thread):
-    """Decides about batches, stores them, and reports through a callback that is called in this thread."""
+    """Decides about batches, stores them, and reports through a callback, which runs in this thread."""
 
     def __init__(
         self,
@@ -75,7 +80,7 @@ class Writer(threading.Thread):
         )
         self.missing: dict[StreamKey, int] = {}
         self.crash: BaseException | None = None
-        self.failure = ""  # why nothing can be stored from the start
+        self.failure = ""  # why the store could not be opened at the start
         self._path = path
         self._inbox = inbox
         self._report = report
@@ -85,27 +90,27 @@ class Writer(threading.Thread):
         self._store = Store(path)
         self._entries: dict[StreamKey, Entry] = {}
         self._newest: dict[str, int] = {}
-        self._recount: set[str] = set()  # runs whose episodes must be counted anew
+        self._recount: set[str] = set()  # runs whose episodes must be counted again at the next commit
         self._announced: dict[str, tuple[float, set[StreamKey]]] = {}
         self._changed: set[StreamKey] = set()
         self._told_at: dict[StreamKey, float] = {}
         try:
             self._store.open()
             self._load()
-        except (sqlite3.Error, OSError) as error:  # such as a full disk: that is no reason to be away
+        except (sqlite3.Error, OSError) as error:  # such as a full disk: the service starts, degraded
             self.failure = explain(error, path)
 
     def run(self) -> None:
-        """Work until the inbox is closed."""
+        """Store batches until the inbox is closed and empty."""
         try:
             self._run()
-        except BaseException as error:  # handed to the service, which ends loudly
+        except BaseException as error:  # the service raises it and ends
             self.crash = error
         finally:
             self._store.close()
 
     def stop(self) -> None:
-        """Store what has arrived, then end."""
+        """Store what is queued, then end."""
         self._inbox.close()
         self.join()
 
@@ -152,7 +157,7 @@ class Writer(threading.Thread):
             if not touched:
                 began = now
             self._store_one(arrival, now, touched)
-        # Only what was announced or has moved can have ended.
+        # Only a stream that was announced or has grown can have ended.
         candidates = {StreamKey(each.run, each.attempt, each.kind) for tail in tails for each in tail.tails}
         candidates.update(touched)
         if touched:
@@ -160,7 +165,7 @@ class Writer(threading.Thread):
         self._end_streams(candidates)
 
     def _end_streams(self, candidates: set[StreamKey]) -> None:
-        """Mark streams of which every line is stored. Nobody sends their lines again, so this waits for the disk."""
+        """Mark streams that are stored completely. Nobody sends them again, so this commit waits for the disk."""
         found = {key: entry for key in candidates if (entry := self._entries.get(key)) is not None}
         ended = {key: entry for key, entry in found.items() if entry.stream.ended and not entry.stream.final}
         if not ended:
@@ -204,7 +209,7 @@ class Writer(threading.Thread):
             self.counters["repaired"] += take.lines
 
     def _add_journal(self, stream_id: int, first: int, data: bytes, summary: Summary) -> Summary:
-        """Store the lines of a journal and return the summary with them in it; no bytes whatever end the writer."""
+        """Store lines of a journal and return the summary that includes them. Unreadable lines become `malformed`."""
         try:
             return self._add_lines(stream_id, first, read_journal(data, summary.step), summary)
         except Exception as error:
@@ -225,7 +230,7 @@ class Writer(threading.Thread):
 
     def _add_lines(self, stream_id: int, first: int, journal: Journal, summary: Summary) -> Summary:
         self._store.add_journal(stream_id, first, journal)
-        # Into a copy: one that has followed half a batch could not be used any more. (Plain steps cannot fail.)
+        # On a copy, since an error half-way would leave the summary unusable. Plain steps cannot fail.
         following = summary.copy() if journal.events else summary
         following.add(journal)
         return following
@@ -280,11 +285,11 @@ class Writer(threading.Thread):
                 entry = self._find(key, each.host)
                 entry.stream.announce(each.host, tail.sent.number, final=tail.final)
                 if entry.stream.final and not known:
-                    self._changed.add(key)  # who stored the end of it may have died before it was told
+                    self._changed.add(key)  # telemetry may have died before it published the end
                 keys.add(key)
             self._announced[each.host] = (now, keys)
 
-    # ── now and then ────────────────────────────────────────────────────────────────────────────
+    # ── periodic work ────────────────────────────────────────────────────────────────────────────
 
     def _tick(self, report: Report, now: float) -> None:
         missing = {}
@@ -299,7 +304,7 @@ class Writer(threading.Thread):
     def _make_summaries(self, report: Report, now: float) -> None:
         for key in [key for key in self._changed if key.kind == "log"]:
             self._changed.discard(key)
-            if self._entries[key].stream.final:  # its journal may now be complete
+            if self._entries[key].stream.final:  # then the run may be complete, which the summary says
                 journal = key._replace(kind="journal")
                 if self._find(journal, self._entries[key].stream.host).stream.final:
                     self._changed.add(journal)
@@ -312,7 +317,7 @@ class Writer(threading.Thread):
                 self._changed.add(key)
             if key in self._changed:
                 news.append((not entry.stream.final, self._told_at.get(key, 0.0), key))
-        # Those that have ended first, then those of which nothing was said for longest.
+        # Ended runs first, then those whose last summary is oldest.
         for _, _, key in heapq.nsmallest(SUMMARIES_AT_ONCE, news):
             entry = self._entries[key]
             if entry.summary is not None:
@@ -332,7 +337,7 @@ class Writer(threading.Thread):
         )
 
     def _make_positions(self, report: Report, now: float) -> None:
-        """Say how far every stream is that a host still speaks of, and let go of those that are done."""
+        """Report the position of each stream that a host still announces, and forget finished ones."""
         self._announced = {host: (at, keys) for host, (at, keys) in self._announced.items() if now - at < HOST_SILENT_S}
         spoken_of = set().union(*(keys for _, keys in self._announced.values()))
         report.heartbeat = True
@@ -347,7 +352,7 @@ class Writer(threading.Thread):
     # ── when the store fails ────────────────────────────────────────────────────────────────────
 
     def _recover(self, failure: str) -> None:
-        """Give up what is not committed, say so every second, and go on as soon as something can be written."""
+        """Roll back, report the failure every second, and continue once the store can be written again."""
         self._store.rollback()
         while True:
             self._inbox.discard()
@@ -371,12 +376,12 @@ def _standing(entry: Entry) -> tuple[Position, bool]:
 
 
 def _fits(number: int, offset: int) -> bool:
-    """Whether the numbers of a batch or a tail are such that the store can hold them."""
+    """Whether the store can hold the number and offset of a batch or tail."""
     return number < 1 << NUMBER_BITS and offset < _LARGEST
 
 
 def _without(data: bytes, lines: int) -> bytes:
-    """Cut off the first lines."""
+    """Remove the first lines."""
     start = 0
     for _ in range(lines):
         start = data.index(b"\n", start) + 1
