@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus import messages, refusals
-from mosaic_bus.commands import Command, common, scheduler, supervisor, telemetry
+from mosaic_bus.commands import Command, Query, common, scheduler, supervisor, telemetry
 from mosaic_bus.messages import Model
 from mosaic_bus.refusals import RefusalCode
 from mosaic_services.stack.services import in_start_order
@@ -211,7 +211,7 @@ def render() -> str:
     parts.extend([COMMANDS_HEAD, services_section()])
     results: list[type[Any]] = []
     for module, (service, address) in SERVICES.items():
-        models = [each for each in models_of(module) if each is not Command]
+        models = [each for each in models_of(module) if each not in {Command, Query}]
         parts.append(f"### Commands of {service}\n\nSend to: {address}")
         parts.extend(command_section(each) for each in models if issubclass(each, Command))
         results.extend(each for each in models if not issubclass(each, Command))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 __all__ = [
     "FINAL_STATES",
@@ -26,6 +26,7 @@ __all__ = [
     "Input",
     "Limits",
     "Model",
+    "Number",
     "Position",
     "Resources",
     "Retries",
@@ -55,7 +56,18 @@ class Model(BaseModel):
 # What can stand in a topic and name a folder.
 RunId = Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 HostName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")]
-AttemptNumber = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+def _not_a_flag(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("true and false are not numbers")  # noqa: TRY004 - pydantic reports only ValueErrors
+    return value
+
+
+# What a caller gives as a number; pydantic alone would take `true` for 1.
+Whole = Annotated[int, BeforeValidator(_not_a_flag)]
+Number = Annotated[float, BeforeValidator(_not_a_flag)]
+AttemptNumber = Annotated[Whole, Field(ge=1, lt=2**31)]
 
 
 class RunStateName(StrEnum):
@@ -98,9 +110,9 @@ class Resources(Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cpus: float = Field(default=1.0, gt=0, le=4096, description="CPU cores; fractions are allowed")
-    memory_mb: int = Field(default=1024, gt=0, le=64 * 1024 * 1024, description="memory in MiB")
-    gpus: float = Field(
+    cpus: Number = Field(default=1.0, gt=0, le=4096, description="CPU cores; fractions are allowed")
+    memory_mb: Whole = Field(default=1024, gt=0, le=64 * 1024 * 1024, description="memory in MiB")
+    gpus: Number = Field(
         default=0, ge=0, le=1024, description="GPUs: whole ones, for this run alone, or a share of one, such as 0.5"
     )
 
@@ -119,11 +131,11 @@ class Limits(Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    memory_mb: int | None = Field(default=None, gt=0, description="memory of all its processes, in MiB")
-    wall_s: float | None = Field(default=None, gt=0, description="seconds that one attempt may take")
+    memory_mb: Whole | None = Field(default=None, gt=0, description="memory of all its processes, in MiB")
+    wall_s: Number | None = Field(default=None, gt=0, description="seconds that one attempt may take")
 
 
-ExitCode = Annotated[int, Field(ge=1, le=255)]
+ExitCode = Annotated[Whole, Field(ge=1, le=255)]
 
 
 class Retries(Model):
@@ -131,11 +143,11 @@ class Retries(Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max: int = Field(default=0, ge=0, le=100, description="how many further attempts there may be")
+    max: Whole = Field(default=0, ge=0, le=100, description="how many further attempts there may be")
     on: tuple[Literal["infrastructure", "application"] | ExitCode, ...] = Field(
         default=("infrastructure",), description="categories of failure, and exit codes, that are tried again"
     )
-    delay_s: float = Field(default=5.0, ge=0, le=3600, description="wait before the second attempt; doubles each time")
+    delay_s: Number = Field(default=5.0, ge=0, le=3600, description="wait before the second attempt; doubles each time")
 
 
 WorkerName = Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", description="name of the worker, e.g. baseline")]
@@ -175,8 +187,8 @@ class RunSpec(Model):
     resources: Resources = Field(default_factory=Resources)
     limits: Limits = Field(default_factory=Limits)
     retries: Retries = Field(default_factory=Retries)
-    grace_s: float = Field(default=10.0, ge=0, le=3600, description="seconds between SIGTERM and SIGKILL")
-    priority: int = Field(default=0, ge=-1000, le=1000, description="higher goes first")
+    grace_s: Number = Field(default=10.0, ge=0, le=3600, description="seconds between SIGTERM and SIGKILL")
+    priority: Whole = Field(default=0, ge=-1000, le=1000, description="higher goes first")
     after: tuple[str, ...] = Field(
         default=(), max_length=1000, description="runs, by id or name, that must have succeeded before this one starts"
     )

@@ -74,6 +74,20 @@ class BadRuns(Command[RunList]):
     surplus: str = "x"
 
 
+async def refused_by(bus, command, args):
+    """Send arguments that no model would let pass; return the refusal."""
+    async with bus.subscribe(topics.reply(bus.id)):
+        message_id = envelope.new_id()
+        bus._answers[message_id] = answer = asyncio.get_running_loop().create_future()
+        bus.publish(
+            topics.command("counting"),
+            {"command": command, "reply_to": bus.id, "args": args},
+            message_id=message_id,
+        )
+        payload = await asyncio.wait_for(answer, DEADLINE_S)
+    return CommandRefusedError.received(payload["error"])
+
+
 class Running:
     """A service that runs inside the test, until the block ends."""
 
@@ -406,6 +420,9 @@ def test_refusals_carry_code_message_and_details(shared_broker):
                 ("surplus", "x"),
             ]
             assert "limit: must be at least 1, got 0" in error.message
+            for args in ({"limit": True}, {1: 2}, {"states": [{b"x": 1}]}):
+                error = await refused_by(bus, "runs", args)
+                assert (error.code, len(error.details.problems)) == ("invalid_arguments", 1)
             assert (await refusal(Cancel(run="huge"))).code == "too_large"
             assert (await refusal(Cancel(run="odd"))).code == "internal"
             assert (await bus.request("counting", Stats())).status == "ok"

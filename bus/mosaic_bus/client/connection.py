@@ -15,6 +15,7 @@ from mosaic_bus import topics
 from mosaic_bus.errors import BadAddressError, BadMessageError, CommandRefusedError, NoAnswerError, NotConnectedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import Model
+from mosaic_bus.refusals import RefusalCode
 from mosaic_bus.wire import envelope
 from mosaic_bus.wire.envelope import Message, Stamper
 from mosaic_bus.wire.sending import send_now
@@ -33,6 +34,8 @@ Result = TypeVar("Result", bound=Model)
 
 # How long to wait for an answer before the same command is sent again.
 _RESEND_AFTER_S = 1.0
+# How long to wait before a query is sent again to a service that was busy.
+_BUSY_WAIT_S = 0.2
 _QUEUE_LENGTH = 10_000
 # How long to wait for a welcome before asking for another: the broker drops it if our queue there is full.
 _WELCOME_AFTER_S = 1.0
@@ -247,7 +250,13 @@ class BusClient:
                 wait = min(left, _RESEND_AFTER_S if sent else 0.05)
                 done, _ = await asyncio.wait([answer], timeout=wait)
                 if done:
-                    return self._read_answer(answer.result(), command)
+                    try:
+                        return self._read_answer(answer.result(), command)
+                    except CommandRefusedError as error:
+                        if error.code != RefusalCode.BUSY or deadline - loop.time() <= _BUSY_WAIT_S:
+                            raise
+                    self._answers[command_id] = answer = loop.create_future()
+                    await asyncio.sleep(_BUSY_WAIT_S)
             raise NoAnswerError(service, command.name, timeout)
         finally:
             del self._answers[command_id]

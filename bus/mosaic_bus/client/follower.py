@@ -27,7 +27,7 @@ __all__ = ["Follower"]
 _log = Logger()
 
 # Services send a heartbeat every second; a busy machine may delay a few.
-_SILENT_AFTER_S = 4.0
+_SILENT_AFTER_S = 5.0
 # The last message about a run may get lost, and then no gap shows it: so often changes are asked for.
 _AUDIT_S = 10.0
 # The same for summaries of ended runs, until they are complete; the interval doubles up to the second value.

@@ -6,6 +6,7 @@ from mosaic_bus.commands.common import (
     Info,
     InfoResult,
     Ping,
+    Query,
     Stats,
 )
 from mosaic_bus.commands.scheduler import (
@@ -103,6 +104,7 @@ __all__ = [
     "Ping",
     "Place",
     "Prioritise",
+    "Query",
     "Rerun",
     "Resend",
     "Rows",

@@ -14,6 +14,7 @@ __all__ = [
     "Info",
     "InfoResult",
     "Ping",
+    "Query",
     "Stats",
 ]
 
@@ -27,6 +28,10 @@ class Command(Model, Generic[Result]):
 
     name: ClassVar[str]
     result: ClassVar[type[Model]]
+
+
+class Query(Command[Result], Generic[Result]):
+    """Base of commands that change nothing. Too many at once are refused with `busy`: ask again later."""
 
 
 class Ack(Model):

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, Field
 from ulid import ULID
 
-from mosaic_bus.commands.common import Ack, Command
-from mosaic_bus.messages import HostState, Model, RunSpec, RunState
+from mosaic_bus.commands.common import Ack, Command, Query
+from mosaic_bus.messages import HostState, Model, RunSpec, RunState, Whole
 
 __all__ = [
     "Cancel",
@@ -121,7 +121,7 @@ class Prioritise(Command[Ack]):
     result: ClassVar[type[Model]] = Ack
     run: str = ""
     group: str = ""
-    priority: int = Field(ge=-1000, le=1000)
+    priority: Whole = Field(ge=-1000, le=1000)
 
 
 class CancelGroup(Command[Ack]):
@@ -149,13 +149,13 @@ class GroupList(Model):
     groups: list[GroupState]
 
 
-class Groups(Command[GroupList]):
+class Groups(Query[GroupList]):
     """List groups, newest first, or show one. Refused with `unknown_group`."""
 
     name: ClassVar[str] = "groups"
     result: ClassVar[type[Model]] = GroupList
     group: str = Field(default="", description="its name, or any unique part of it; empty for all")
-    limit: int = Field(default=100, ge=1, le=10_000)
+    limit: Whole = Field(default=100, ge=1, le=10_000)
 
 
 class PauseQueue(Command[Ack]):
@@ -181,7 +181,7 @@ class RunList(Model):
     """Runs, newest first; runs that were asked for by name in the order of the names."""
 
     runs: list[RunState]
-    total: int = Field(description="how many match, beyond the limit too")
+    total: Whole = Field(description="how many match, beyond the limit too")
     counts: dict[str, int] = Field(
         default_factory=dict, description="state -> how many runs match, whatever `states` and `limit` say"
     )
@@ -190,7 +190,7 @@ class RunList(Model):
     )
 
 
-class Runs(Command[RunList]):
+class Runs(Query[RunList]):
     """List runs, or find runs by name.
 
     Refused with `unknown_run`, `ambiguous_run` (of `runs`), `unknown_group`.
@@ -208,7 +208,7 @@ class Runs(Command[RunList]):
     )
     states: list[str] = Field(default_factory=list, description="only these states; empty for all")
     group: str = Field(default="", description="only runs of this group")
-    limit: int = Field(default=100, ge=1, le=100_000)
+    limit: Whole = Field(default=100, ge=1, le=100_000)
 
 
 class Decision(Model):
@@ -228,7 +228,7 @@ class RunDetail(Model):
     decisions: list[Decision]
 
 
-class Show(Command[RunDetail]):
+class Show(Query[RunDetail]):
     """Everything the scheduler knows about one run. Refused with `unknown_run`, `ambiguous_run`."""
 
     name: ClassVar[str] = "show"
@@ -242,12 +242,12 @@ class WhyResult(Model):
     run: RunState
     answer: str = Field(description="one sentence")
     facts: list[str] = Field(description="what the answer rests on, most important first")
-    position: int | None = Field(default=None, description="place in the queue, from 1, while it waits")
+    position: Whole | None = Field(default=None, description="place in the queue, from 1, while it waits")
     log: list[str] = Field(default_factory=list, description="end of the log of its last attempt that failed")
     decisions: list[Decision] = Field(description="the newest last")
 
 
-class Why(Command[WhyResult]):
+class Why(Query[WhyResult]):
     """Why is a run pending, here, stopped, retried or failed? Refused with `unknown_run`, `ambiguous_run`."""
 
     name: ClassVar[str] = "why"
@@ -264,7 +264,7 @@ class HostList(Model):
     paused: str | None = Field(default=None, description="why the queue is paused, if it is")
 
 
-class Hosts(Command[HostList]):
+class Hosts(Query[HostList]):
     """List hosts."""
 
     name: ClassVar[str] = "hosts"
@@ -274,14 +274,14 @@ class Hosts(Command[HostList]):
 class SnapshotResult(Model):
     """All that a late joiner needs to follow from here."""
 
-    version: int = Field(description="of the newest change that it holds; give it as `since` next time")
+    version: Whole = Field(description="of the newest change that it holds; give it as `since` next time")
     runs: list[RunState]
     counts: dict[str, int] = Field(description="state -> how many runs of the selection, changed or not")
     hosts: list[HostState]
     silent_s: dict[str, float] = Field(description="seconds since each host's last report")
 
 
-class Snapshot(Command[SnapshotResult]):
+class Snapshot(Query[SnapshotResult]):
     """Runs that are not final plus the newest final ones, and all hosts."""
 
     name: ClassVar[str] = "snapshot"
@@ -290,5 +290,5 @@ class Snapshot(Command[SnapshotResult]):
         default_factory=list, max_length=100_000, description="only these, by whole id; unknown ones are left out"
     )
     group: str = Field(default="", description="only runs of this group, by its whole name; it may be empty")
-    since: int = Field(default=0, ge=0, description="only runs that changed after this version")
-    final_limit: int = Field(default=50, ge=0, le=100_000)
+    since: Whole = Field(default=0, ge=0, description="only runs that changed after this version")
+    final_limit: Whole = Field(default=50, ge=0, le=100_000)

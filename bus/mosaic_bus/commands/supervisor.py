@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from mosaic_bus.commands.common import Ack, Command
-from mosaic_bus.messages import AttemptNumber, Checkpoint, FrameHandle, Input, Model, RunId, RunSpec, StreamKind
+from mosaic_bus.commands.common import Ack, Command, Query
+from mosaic_bus.messages import AttemptNumber, Checkpoint, FrameHandle, Input, Model, RunId, RunSpec, StreamKind, Whole
 
 __all__ = [
     "MAX_TELL_BYTES",
@@ -105,8 +105,8 @@ class Resend(Command[Ack]):
     run: RunId
     attempt: AttemptNumber
     kind: StreamKind
-    number: int = Field(ge=0)
-    offset: int = Field(ge=0)
+    number: Whole = Field(ge=0)
+    offset: Whole = Field(ge=0)
 
 
 class Description(Model):
@@ -127,7 +127,7 @@ class Description(Model):
     )
 
 
-class Describe(Command[Description]):
+class Describe(Query[Description]):
     """Describe an installed worker. Refused with `unknown_worker`, `unknown_profile`, `not_installed`."""
 
     name: ClassVar[str] = "describe"
@@ -147,7 +147,7 @@ class FrameStream(Model):
     """One of a run's streams of pictures."""
 
     newest: FrameHandle
-    published: int = Field(description="pictures so far")
+    published: Whole = Field(description="pictures so far")
     fps: float = Field(description="pictures per second, over the last two seconds")
     writer: Literal["live", "closed", "dead", "ended"] = Field(
         description="whether more may come: `dead` if its process has gone, `ended` if the attempt has"
@@ -160,7 +160,7 @@ class FrameStreamsResult(Model):
     streams: list[FrameStream]
 
 
-class FrameStreams(Command[FrameStreamsResult]):
+class FrameStreams(Query[FrameStreamsResult]):
     """Which pictures a run has on this host. Refused with `unknown_run`."""
 
     name: ClassVar[str] = "frame_streams"
@@ -182,5 +182,5 @@ class WatchFrames(Command[WatchFramesResult]):
     result: ClassVar[type[Model]] = WatchFramesResult
     run: RunId
     stream: str | None = Field(default=None, description="all of them if it is left out")
-    max_dim: int = Field(default=640, ge=16, le=4096, description="larger pictures are made smaller")
-    quality: int = Field(default=80, ge=1, le=95, description="of the JPEG")
+    max_dim: Whole = Field(default=640, ge=16, le=4096, description="larger pictures are made smaller")
+    quality: Whole = Field(default=80, ge=1, le=95, description="of the JPEG")

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from mosaic_bus.commands.common import Command
-from mosaic_bus.messages import AttemptNumber, Model, RunSummary, StreamKind
+from mosaic_bus.commands.common import Query
+from mosaic_bus.messages import AttemptNumber, Model, RunSummary, StreamKind, Whole
 
 __all__ = [
     "Checkpoints",
@@ -29,7 +29,7 @@ __all__ = [
     "SummariesResult",
 ]
 
-Step = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Step = Annotated[Whole, Field(ge=-(2**63), lt=2**63)]
 
 
 class SummariesResult(Model):
@@ -38,13 +38,13 @@ class SummariesResult(Model):
     summaries: list[RunSummary]
 
 
-class Summaries(Command[SummariesResult]):
+class Summaries(Query[SummariesResult]):
     """Aggregates of the given runs, or of those that changed last."""
 
     name: ClassVar[str] = "summaries"
     result: ClassVar[type[Model]] = SummariesResult
     runs: list[str] = Field(default_factory=list, max_length=10_000)
-    limit: int = Field(default=200, ge=1, le=10_000)
+    limit: Whole = Field(default=200, ge=1, le=10_000)
 
 
 class MetricsResult(Model):
@@ -54,7 +54,7 @@ class MetricsResult(Model):
     agents: list[str] = Field(default_factory=list, description="empty for a run whose events name no agent")
 
 
-class Metrics(Command[MetricsResult]):
+class Metrics(Query[MetricsResult]):
     """Which series does a run have? Refused with `unknown_run`."""
 
     name: ClassVar[str] = "metrics"
@@ -71,10 +71,10 @@ class SeriesResult(Model):
     lows: list[float | None]
     highs: list[float | None]
     times: list[float | None]
-    points: int = Field(description="how many there are before thinning")
+    points: Whole = Field(description="how many there are before thinning")
 
 
-class Series(Command[SeriesResult]):
+class Series(Query[SeriesResult]):
     """A series of a run: `episode_return`, `episode_length`, `reward`, or the name of a scalar."""
 
     name: ClassVar[str] = "series"
@@ -89,7 +89,7 @@ class Series(Command[SeriesResult]):
     attempt: AttemptNumber | None = Field(
         default=None, description="None joins all, without the steps that a later attempt played again"
     )
-    max_points: int = Field(default=500, ge=2, le=100_000)
+    max_points: Whole = Field(default=500, ge=2, le=100_000)
     first_step: Step | None = None
     last_step: Step | None = None
 
@@ -101,7 +101,7 @@ class Rows(Model):
     next: int | None = None
 
 
-class Episodes(Command[Rows]):
+class Episodes(Query[Rows]):
     """Episodes of a run in order: number, step, ts, episode, return, length, seed, agent."""
 
     name: ClassVar[str] = "episodes"
@@ -109,11 +109,11 @@ class Episodes(Command[Rows]):
     run: str
     agent: str | None = Field(default=None, description="None for the team, as in `series`")
     attempt: AttemptNumber | None = Field(default=None, description="None joins all, as in `series`")
-    start: int = Field(default=0, ge=0)
-    limit: int = Field(default=1000, ge=1, le=100_000)
+    start: Whole = Field(default=0, ge=0)
+    limit: Whole = Field(default=1000, ge=1, le=100_000)
 
 
-class Scalars(Command[Rows]):
+class Scalars(Query[Rows]):
     """The points of one scalar in order, none left out: number, attempt, step, ts, value."""
 
     name: ClassVar[str] = "scalars"
@@ -122,11 +122,11 @@ class Scalars(Command[Rows]):
     metric: str
     agent: str | None = Field(default=None, description="None for the events that name no agent")
     attempt: AttemptNumber | None = Field(default=None, description="None joins all, as in `series`")
-    start: int = Field(default=0, ge=0)
-    limit: int = Field(default=1000, ge=1, le=100_000)
+    start: Whole = Field(default=0, ge=0)
+    limit: Whole = Field(default=1000, ge=1, le=100_000)
 
 
-class Events(Command[Rows]):
+class Events(Query[Rows]):
     """Raw events of one attempt in order of number: {number, event, ts, step, value, line}."""
 
     name: ClassVar[str] = "events"
@@ -134,8 +134,8 @@ class Events(Command[Rows]):
     run: str
     attempt: AttemptNumber = 1
     kinds: list[str] = Field(default_factory=list, max_length=1000)
-    start: int = Field(default=0, ge=0)
-    limit: int = Field(default=1000, ge=1, le=100_000)
+    start: Whole = Field(default=0, ge=0)
+    limit: Whole = Field(default=1000, ge=1, le=100_000)
 
 
 class SavedCheckpoint(Model):
@@ -156,25 +156,25 @@ class CheckpointsResult(Model):
     checkpoints: list[SavedCheckpoint]
 
 
-class Checkpoints(Command[CheckpointsResult]):
+class Checkpoints(Query[CheckpointsResult]):
     """The newest checkpoints of a run, over all attempts. Their files may be gone. Refused with `unknown_run`."""
 
     name: ClassVar[str] = "checkpoints"
     result: ClassVar[type[Model]] = CheckpointsResult
     run: str
-    limit: int = Field(default=10_000, ge=1, le=100_000)
+    limit: Whole = Field(default=10_000, ge=1, le=100_000)
 
 
-class Logs(Command[Rows]):
+class Logs(Query[Rows]):
     """Log lines of one attempt ({number, line}): a page from `start`, or the last `tail` lines."""
 
     name: ClassVar[str] = "logs"
     result: ClassVar[type[Model]] = Rows
     run: str
     attempt: AttemptNumber | None = Field(default=None, description="None for the newest")
-    start: int = Field(default=0, ge=0)
-    limit: int = Field(default=1000, ge=1, le=100_000)
-    tail: int | None = Field(default=None, ge=1, le=100_000)
+    start: Whole = Field(default=0, ge=0)
+    limit: Whole = Field(default=1000, ge=1, le=100_000)
+    tail: Whole | None = Field(default=None, ge=1, le=100_000)
 
 
 class StreamCounters(Model):
@@ -198,7 +198,7 @@ class StreamsResult(Model):
     streams: list[StreamCounters]
 
 
-class Streams(Command[StreamsResult]):
+class Streams(Query[StreamsResult]):
     """Counters of the streams of a run, or of all streams that are not yet complete."""
 
     name: ClassVar[str] = "streams"

@@ -21,9 +21,13 @@ class AnswerBook:
         self._large: OrderedDict[str, bytes] = OrderedDict()
         self._large_bytes = 0
 
+    def knows(self, command_id: str) -> bool:
+        """Whether a command is or was carried out."""
+        return command_id in self._begun or self.find(command_id) is not None
+
     def begin(self, command_id: str) -> bool:
         """Note that a command is being carried out; False if it is or was already."""
-        if command_id in self._begun or self.find(command_id) is not None:
+        if self.knows(command_id):
             return False
         self._begun.add(command_id)
         return True

@@ -8,13 +8,13 @@ import os
 import resource
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
 from mosaic_bus import topics
 from mosaic_bus.client.connection import BusClient, Subscription
-from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Stats
+from mosaic_bus.commands import Ack, Command, Info, InfoResult, Ping, Query, Stats
 from mosaic_bus.errors import (
     BadMessageError,
     BusError,
@@ -25,8 +25,9 @@ from mosaic_bus.errors import (
 )
 from mosaic_bus.logs import Logger, configure_logging
 from mosaic_bus.messages import Model, ServiceState
-from mosaic_bus.refusals import RefusalCode, RefusalDetails, brief, explain, find_problems
+from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails, brief, explain, find_problems
 from mosaic_bus.service.answers import AnswerBook
+from mosaic_bus.service.queries import QueryQueue
 from mosaic_bus.wire import envelope
 from mosaic_bus.wire.envelope import PROTOCOL_VERSION, Message
 from mosaic_bus.wording import near_names, shown
@@ -48,6 +49,8 @@ Result = TypeVar("Result", bound=Model)
 HEARTBEAT_S = 1.0
 _NAME_TAKEN_WITHIN_S = 0.3
 _LONGEST_NAME = 64
+# Queries that are answered side by side.
+_QUERIES_AT_ONCE = 4
 # Who is told to stop while it begins has so long to get it done: without a broker it never will.
 _BEGIN_S = 5.0
 VERSION = "0.1.0"
@@ -57,7 +60,13 @@ class Service:
     """Base of all services. A subclass registers handlers, adds tasks in `start`, tidies up in `finish`."""
 
     def __init__(
-        self, name: str, home: Home, bus_address: str | None = None, *, heartbeat_s: float = HEARTBEAT_S
+        self,
+        name: str,
+        home: Home,
+        bus_address: str | None = None,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        queries_at_once: int = _QUERIES_AT_ONCE,
     ) -> None:
         self.name = name
         self.home = home
@@ -69,6 +78,7 @@ class Service:
         self.detail = ""
         self._handlers: dict[str, tuple[type[Command[Any]], Callable[[Any], Awaitable[Model]]]] = {}
         self._answers = AnswerBook()
+        self._waiting_queries = QueryQueue(queries_at_once)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
@@ -192,25 +202,45 @@ class Service:
             started_at=self.started_at,
             status=self.status,
             detail=self.detail,
-            counters={**self.bus.counters, **self.counters()},
+            counters={**self.bus.counters, "queries_dropped": self._waiting_queries.dropped, **self.counters()},
         )
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _take_commands(self, commands: Subscription) -> None:
         async for message in commands:
-            self.spawn(self._carry_out(message), "command")
+            command_id, client = message.header.id, message.payload.get("reply_to")
+            if not _is_name(client) or len(command_id) > _LONGEST_NAME:
+                self.bus.counters["unanswerable"] += 1
+            elif not self._is_query(message) or self._answers.knows(command_id):
+                self.spawn(self._carry_out(message, client), "command")
+            elif self._waiting_queries.offer(client, message, time.monotonic()):
+                self._start_queries()
+            else:
+                self.bus.counters["busy"] += 1
+                said = f"{self.name} has too many queries to answer: ask again later"
+                answer = self._encode_answer(_refusal(CommandRefusedError(RefusalCode.BUSY, said)))
+                self.bus.publish_packed(topics.reply(client), answer, cor=command_id)
 
-    async def _carry_out(self, message: Message) -> None:
+    def _is_query(self, message: Message) -> bool:
+        name = message.payload.get("command")
+        found = self._handlers.get(name) if isinstance(name, str) else None
+        return found is not None and issubclass(found[0], Query)
+
+    def _start_queries(self) -> None:
+        while (taken := self._waiting_queries.take(time.monotonic())) is not None:
+            client, message = taken
+            self.spawn(self._answer_query(client, message), "query")
+
+    async def _answer_query(self, client: str, message: Message) -> None:
+        try:
+            await self._carry_out(message, client)
+        finally:
+            self._waiting_queries.done(client)
+            self._start_queries()
+
+    async def _carry_out(self, message: Message, reply_to: str) -> None:
         command_id = message.header.id
-        reply_to = message.payload.get("reply_to")
-        # It becomes part of a topic, and anybody can send anything: what is no name cannot be answered.
-        if not isinstance(reply_to, str) or not (reply_to.isascii() and reply_to.isalnum()):
-            self.bus.counters["unanswerable"] += 1
-            return
-        if len(reply_to) > _LONGEST_NAME or len(command_id) > _LONGEST_NAME:
-            self.bus.counters["unanswerable"] += 1
-            return
         if self._answers.begin(command_id):
             try:
                 self._answers.finish(command_id, self._encode_answer(await self._answer(message)))
@@ -240,6 +270,7 @@ class Service:
                 raise self._unknown(name)
             kind, handler = found
             args = message.payload.get("args", {})
+            _require_text_keys(args)
             result = await handler(kind.model_validate(args))
             return {"ok": True, "result": result.model_dump(mode="json")}
         except CommandRefusedError as error:
@@ -276,6 +307,27 @@ class Service:
 
     async def _on_stats(self, _: Stats) -> ServiceState:
         return self._state()
+
+
+def _require_text_keys(args: object) -> None:
+    """Refuse maps whose keys are no strings: pydantic would let them pass where anything is allowed."""
+    inside = [("args", args)]
+    while inside:
+        where, value = inside.pop()
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    problem = Problem(field=where, message=f"keys are strings, got {shown(key)}", value=brief(key))
+                    details = RefusalDetails(problems=[problem])
+                    raise CommandRefusedError(RefusalCode.INVALID_ARGUMENTS, str(problem), details)
+                inside.append((f"{where}.{key}"[:_LONGEST_NAME], item))
+        elif isinstance(value, list):
+            inside += [(where, item) for item in value]
+
+
+def _is_name(text: object) -> TypeGuard[str]:
+    """Whether a client's name can be part of a topic: anybody can send anything."""
+    return isinstance(text, str) and text.isascii() and text.isalnum() and len(text) <= _LONGEST_NAME
 
 
 def _refusal(error: CommandRefusedError) -> dict[str, Any]:

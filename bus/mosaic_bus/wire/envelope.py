@@ -100,11 +100,14 @@ _HEADER_TYPES: dict[str, tuple[type, ...]] = {
 
 def _unpack_map(what: str, data: bytes) -> dict[str, Any]:
     try:
-        value = msgpack.unpackb(data, max_array_len=min(len(data), _LONGEST_ARRAY))
+        # Within a payload, keys may be of any kind, so that a command with such arguments can be answered.
+        value = msgpack.unpackb(data, max_array_len=min(len(data), _LONGEST_ARRAY), strict_map_key=False)
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException, RecursionError, MemoryError) as error:
         raise BadMessageError(f"{what} is not msgpack: {type(error).__name__} {shown(str(error))}") from error
     if not isinstance(value, dict):
         raise BadMessageError(f"{what} is a {type(value).__name__}, not a map")
+    if not all(isinstance(key, str) for key in value):
+        raise BadMessageError(f"{what} has a key that is not a string")
     return value
 
 

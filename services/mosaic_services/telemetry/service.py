@@ -62,13 +62,18 @@ class TelemetryService(Service):
         self._lock = home.lock("telemetry")
         settings = settings or Settings()
         tuning = settings.telemetry
-        super().__init__("telemetry", home, bus_address, heartbeat_s=settings.services.heartbeat_s)
+        super().__init__(
+            "telemetry",
+            home,
+            bus_address,
+            heartbeat_s=settings.services.heartbeat_s,
+            queries_at_once=settings.telemetry.queries_at_once,
+        )
         self._inbox = Inbox(tuning.inbox_mb * 2**20, time.monotonic)
         self._writer = Writer(
             home.telemetry_store, self._inbox, self._from_writer, time.monotonic, time.time, tuning.summary_every_s
         )
         self._queries = Queries(home.telemetry_store)
-        self._querying = asyncio.Semaphore(tuning.queries_at_once)
         self._loop = asyncio.get_running_loop()
         self._bad_batches = 0
         self._refused: set[str] = set()
@@ -87,8 +92,7 @@ class TelemetryService(Service):
         """Answer a command with a query, in a thread."""
 
         async def answer(asked: Command[Result]) -> Result:
-            async with self._querying:
-                return await asyncio.to_thread(query, asked)
+            return await asyncio.to_thread(query, asked)
 
         self.handle(command, answer)
 
