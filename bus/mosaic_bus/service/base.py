@@ -237,7 +237,8 @@ class Service:
             await self._carry_out(message, client)
         finally:
             self._waiting_queries.done(client)
-            self._start_queries()
+            if not self._stop.is_set():
+                self._start_queries()
 
     async def _carry_out(self, message: Message, reply_to: str) -> None:
         command_id = message.header.id
