@@ -1,6 +1,6 @@
-"""Writes animated PNG: a video without loss that every browser plays, and for which nothing has to be installed.
+"""Writes animated PNG: lossless video that every browser plays, without a dependency.
 
-After the first frame only the rectangle that changed is written, which keeps files of simulations small. The format:
+After the first frame only the rectangle that changed is written, which keeps files small. The format is defined in
 https://www.w3.org/TR/png-3/ (chunks acTL, fcTL and fdAT).
 """
 
@@ -17,12 +17,12 @@ __all__ = ["encode"]
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _BITS, _RGB = 8, 2
 _FOR_EVER = 0
-_KEEP, _REPLACE = 0, 0  # what becomes of the last frame, and how the next one is put over it
+_KEEP, _REPLACE = 0, 0  # dispose and blend operations of a frame
 _MOST_MS = 0xFFFF
 
 
 def encode(frames: Sequence[Frame], seconds: float) -> bytes:
-    """Return RGB frames as one animated PNG in which each is shown for so many seconds."""
+    """Return RGB frames as one animated PNG; each frame is shown for `seconds`."""
     frames = pad(frames)
     height, width = frames[0].shape[:2]
     show_ms = round(min(max(seconds * 1000, 1), _MOST_MS))
@@ -45,7 +45,7 @@ def encode(frames: Sequence[Frame], seconds: float) -> bytes:
 
 
 def _changed(before: Frame, after: Frame) -> tuple[int, int, int, int]:
-    """The rectangle outside which two frames are the same (top, left, bottom, right); a pixel if they all are."""
+    """Return the rectangle that differs (top, left, bottom, right); one pixel if the frames are equal."""
     differs = (before != after).any(axis=2)
     rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
     if rows.size == 0:
@@ -55,7 +55,7 @@ def _changed(before: Frame, after: Frame) -> tuple[int, int, int, int]:
 
 def _compress(frame: Frame) -> bytes:
     height, width = frame.shape[:2]
-    lines = np.zeros((height, 1 + width * 3), np.uint8)  # each line begins with the number of its filter: 0, none
+    lines = np.zeros((height, 1 + width * 3), np.uint8)  # each line begins with its filter type: 0, none
     lines[:, 1:] = frame.reshape(height, width * 3)
     return zlib.compress(lines.tobytes())
 

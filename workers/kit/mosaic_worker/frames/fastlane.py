@@ -1,8 +1,8 @@
 """FastLane in a worker: wraps environments so that people can watch them while they train.
 
-A `FastLane` is one stream of frames of one run. `lane.wrap(env, index)` returns the environment in a wrapper that
-counts steps and, when a frame is due, renders one and publishes it; or the environment itself when nobody wants
-frames. Nothing that goes wrong with frames ever reaches the training: it is said once, and there are none.
+A `FastLane` is one stream of frames of one run. `lane.wrap(env, index)` returns a wrapper that counts steps and, when
+a frame is due, renders and publishes it. If the run wants no frames, it returns the environment itself. A failure of
+frames never reaches the training: it is logged once, and the frames end.
 """
 
 import atexit
@@ -30,17 +30,17 @@ __all__ = ["FOLDER", "FastLane", "FastLaneSettings", "FastLaneTelemetryWrapper",
 
 FOLDER = "MOSAIC_FASTLANE_DIR"
 _SMOOTHING = 0.1
-"""How much of a finished episode goes into the rolling return, and of a frame into what frames cost."""
+"""Weight of the newest value in the rolling return and in the smoothed cost of a frame."""
 _SHARE = 20
-"""Frames that take long to draw get one part in so many of the time, all environments of a grid together."""
+"""Frames take at most 1/20 of the time, all environments of a grid together."""
 _ALONE_S = 5.0
-"""How long a tile waits for the environment that publishes the grid: it may be wrapped last."""
+"""Seconds that a tile waits for the environment that publishes the grid, which may be wrapped last."""
 _NO_NUMBER = (TypeError, ValueError, ArithmeticError, RuntimeError)
-"""What a reward raises that is no number, as with several agents, or too large, or an array of another shape."""
+"""Errors of a reward that is not a number, is too large, or is an array of another shape."""
 
 
 class Watch:
-    """Follows one environment: counts what happens, and looks at it when a frame is due."""
+    """Follows one environment: counts steps and episodes, and renders when a frame is due."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Watch:
         recorder: Recorder | None,
         clock: Callable[[], float],
     ) -> None:
-        """Look every `interval` seconds, which may be infinite."""
+        """Render every `interval` seconds, which may be infinite."""
         self.index = index
         self.step = 0
         self.episode = 0
@@ -75,7 +75,7 @@ class Watch:
         self.pid = os.getpid()
 
     def __reduce__(self) -> Any:
-        """A copy of an environment, as planners make them, is not watched."""
+        """Replace the watch in a copy of the environment, as planners make: copies are not watched."""
         return Blind, ()
 
     def began(self, seed: int | None) -> None:
@@ -93,7 +93,7 @@ class Watch:
             self.give_up(error)
 
     def stepped(self, reward: Any, over: Any) -> None:
-        """The environment took a step. This is the hot path: mostly a few additions and a look at the clock."""
+        """The environment took a step. This is the hot path: a few additions and a look at the clock."""
         self.step += 1
         self.last_reward = reward
         try:
@@ -111,20 +111,20 @@ class Watch:
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
-        """Go on without frames of this environment, and say once why."""
+        """Stop rendering this environment, and log why, once."""
         if not self._gave_up:
             self._gave_up = True
             self.close()
             self._lane.say(f"no more frames of environment {self.index}: {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """The environment is about to be closed, or not to be followed any more."""
+        """Stop following: the environment is about to be closed, or failed."""
         self.mute()
         self._recorder, self._recording = None, False
         self._lane.leave(self)
 
     def mute(self) -> None:
-        """Show no more frames."""
+        """Publish no more frames."""
         self._interval = self._due = math.inf
 
     def _end(self) -> None:
@@ -138,8 +138,8 @@ class Watch:
         self._episode_return = 0.0
 
     def _look(self, *, over: bool) -> None:
-        """Take a frame, for those who watch now and for the video."""
-        if os.getpid() != self.pid:  # a copy in a forked process: the stream and the files are its parent's
+        """Render a frame for the live stream, the video, or both."""
+        if os.getpid() != self.pid:  # a copy in a forked process: the stream and the files belong to the parent
             self._lane.say(
                 f"no frames of environment {self.index} in process {os.getpid()}: it was wrapped in {self.pid}; "
                 "wrap it in the process that steps it"
@@ -163,21 +163,21 @@ class Watch:
             self._measure(now)
             self._lane.show(self, frame)
             done = self._clock()
-            # The first one brings the renderer up, and says nothing of how long the next ones take.
+            # The first frame starts the renderer, so its cost says nothing about later ones.
             self._due = done + (self._interval if is_first else max(self._interval, self._rest(done - now)))
         if recorder is not None and is_wanted and frame is not None:
             recorder.add(frame)
 
     def _rest(self, took: float) -> float:
-        """How long to show nothing, since the others of a grid have to be drawn in the meantime, too.
+        """Return the seconds until the next frame that keep rendering, of all environments, within its share of time.
 
-        Smoothed, so that one frame that got stuck does not cost many others.
+        The cost is smoothed, so that one slow frame does not delay many others.
         """
         self._cost = took if self._cost is None else self._cost + _SMOOTHING * (took - self._cost)
         return (_SHARE * len(self._lane.partners()) - 1) * self._cost
 
     def _wait_for_the_grid(self, now: float) -> None:
-        """Render nothing: the environment that publishes the grid is not here, as yet or because it is elsewhere."""
+        """Skip a frame, since the environment that publishes the grid is not in this process, or not yet."""
         self._due = now + self._interval
         if self._alone_since is None:
             self._alone_since = now
@@ -189,7 +189,7 @@ class Watch:
             )
 
     def _measure(self, now: float) -> None:
-        """Find the rate of steps since the last frame."""
+        """Measure the rate of steps since the last frame."""
         if self._shown is not None and now > self._shown[0]:
             self.rate_hz = (self.step - self._shown[1]) / (now - self._shown[0])
         self._shown = (now, self.step)
@@ -204,7 +204,7 @@ class Watch:
             self._lane.say(f"no frames of environment {self.index}: {reason}")
         self._can_render = self._recording = False
         self._recorder = None
-        if not self._lane.is_coordinator(self.index):  # that one still has the frames of others to publish
+        if not self._lane.is_coordinator(self.index):  # which still has to publish the frames of others
             self.mute()
         return None
 
@@ -222,7 +222,7 @@ class FastLane:
         emitter: Emitter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Publish to a ring in `folder`, nowhere if it is None; record to `run_dir`. What goes wrong is logged."""
+        """Publish to a ring in `folder`, if given; record to `run_dir`. Failures are logged."""
         self._settings = settings
         self._folder = Path(folder) if folder else None
         self._record = record if record is not None and run_dir is not None else RecordSettings()
@@ -236,7 +236,7 @@ class FastLane:
         self._broken = False
 
     def __reduce__(self) -> Any:
-        """In another process, as one of several environments may be, it is another; it talks to the run's log there."""
+        """Make a new lane where this one is unpickled, such as in the process of one environment; it logs to stderr."""
         return partial(FastLane, self._settings, self._folder, record=self._record, run_dir=self._run_dir), ()
 
     @classmethod
@@ -252,22 +252,22 @@ class FastLane:
 
     @property
     def wants_frames(self) -> bool:
-        """Whether any environment will be asked to render, so that it has to be made with render_mode="rgb_array"."""
+        """Whether environments will be rendered, and so have to be made with render_mode="rgb_array"."""
         return self._publishes or self._record.is_on
 
     def wrap(self, env: Any, index: int = 0) -> Any:
-        """Return environment number `index` of the run in a wrapper, or as it is if it has no frames to give.
+        """Wrap environment number `index` of the run; return it unchanged if no frames of it are wanted.
 
-        Gymnasium, old gym and PettingZoo (AEC and Parallel) are recognised. If two have the same index, the last one
-        that was wrapped is shown.
+        Gymnasium, old gym and PettingZoo (AEC and Parallel) are recognised. Of two environments with the same index,
+        the one wrapped last is shown.
         """
         watch = self.watch(env, index)
         return env if watch is None else wrapper_of(env, watch)
 
     def watch(self, env: Any, index: int = 0) -> Watch | None:
-        """Return what has to be told of an environment's steps so that it is shown; None if it has none to give.
+        """Return the watch of an environment, or None if no frames of it are wanted.
 
-        For who has a wrapper already: tell it `began`, `stepped` and `close`.
+        For callers that have their own wrapper: they call `began`, `stepped` and `close`.
         """
         is_shown = self._publishes and self._takes_part(index)
         is_recorded = self._record.is_on and index == self._settings.slot
@@ -286,21 +286,21 @@ class FastLane:
         self._watches[index] = watch
         return watch
 
-    # What the watches need.
+    # For the watches.
 
     def is_coordinator(self, index: int) -> bool:
-        """Whether an environment publishes the tiling of all."""
+        """Whether an environment publishes the grid."""
         return self._settings.mode == "grid" and index == 0
 
     def can_show(self, watch: Watch) -> bool:
-        """Whether a frame of this environment can be published: a tile needs the publisher of the grid beside it."""
+        """Whether a frame of this environment can be published: a tile needs the grid's publisher in its process."""
         if self._settings.mode != "grid":
             return True
         publisher = self._watches.get(0)
         return publisher is not None and publisher.pid == watch.pid
 
     def show(self, watch: Watch, frame: Frame | None) -> None:
-        """Publish a frame, or keep it for the tiling."""
+        """Publish a frame, or keep it for the grid."""
         try:
             if self._settings.mode == "grid":
                 frame = self._tiling(watch, frame)
@@ -315,7 +315,7 @@ class FastLane:
                 each.mute()
 
     def leave(self, watch: Watch) -> None:
-        """Forget an environment; the stream ends with the one that publishes it."""
+        """Forget an environment; the stream ends with its publisher."""
         if self._watches.get(watch.index) is not watch:
             return
         del self._watches[watch.index]
@@ -324,13 +324,13 @@ class FastLane:
             self._close_writer()
 
     def say(self, message: str) -> None:
-        """Tell people, in the run's journal or else in its log."""
+        """Write a warning to the run's journal or, without an emitter, to its log."""
         if self._emitter is not None:
             self._emitter.log("warning", message)
         else:
             note(message)
 
-    # How it publishes.
+    # Publishing.
 
     @property
     def _publishes(self) -> bool:
@@ -345,11 +345,11 @@ class FastLane:
         return index == settings.slot if settings.mode == "single" else index < settings.grid_limit
 
     def partners(self) -> list[Watch]:
-        """Those who share the stream; one that is only recorded does not."""
+        """Return the watches of the stream; an environment that is only recorded is not one."""
         return [watch for watch in self._watches.values() if self._takes_part(watch.index)]
 
     def _tiling(self, watch: Watch, frame: Frame | None) -> Frame | None:
-        """Keep the frame of an environment; for the one that coordinates, return the tiling of all."""
+        """Keep the frame of an environment; for the coordinator, return the grid."""
         count = max(each.index for each in self.partners()) + 1
         if frame is not None:
             side = max(1, self._settings.max_dim // columns_of(count))
@@ -359,7 +359,7 @@ class FastLane:
         return tile([self._tiles.get(index) for index in range(count)])
 
     def _figures(self, watch: Watch) -> dict[str, Any]:
-        """The figures of a frame; of a tiling: steps, episodes and rate of all, rewards and returns on average."""
+        """Return the figures of a frame; for a grid, sums of steps, episodes, rates, and means of rewards, returns."""
         watches = [watch] if self._settings.mode == "single" else self.partners()
         return {
             "step": sum(each.step for each in watches),
@@ -370,7 +370,7 @@ class FastLane:
         }
 
     def _own_writer(self) -> FrameWriter:
-        """Return this process's writer: one that came with a fork is its parent's, and is left alone."""
+        """Return this process's writer; one that was inherited by a fork belongs to the parent."""
         if self._writer is None or self._writer_pid != os.getpid():
             if self._folder is None:
                 raise FrameError("there is no folder to publish to")
@@ -394,7 +394,7 @@ class FastLane:
 
 
 def _number(value: Any) -> float:
-    """Make one number of a reward, which may be an array of several."""
+    """Return a reward as a float; an array is summed."""
     try:
         return float(value.sum() if isinstance(value, np.ndarray) else value)
     except _NO_NUMBER:
@@ -402,6 +402,6 @@ def _number(value: Any) -> float:
 
 
 def _mean(values: list[float]) -> float:
-    """The mean of those that are known."""
+    """Return the mean of the values that are not NaN."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan

@@ -1,6 +1,6 @@
-"""What is done to a frame between an environment and whoever looks at it: checked, made smaller, tiled.
+"""Operations on frames: check, shrink, tile.
 
-Everything here is numpy alone and pure. A frame is height × width × 3 of uint8 once `as_rgb` has seen it.
+Pure functions of numpy. After `as_rgb`, a frame is height × width × 3 of uint8.
 """
 
 import math
@@ -17,11 +17,11 @@ __all__ = ["Frame", "as_rgb", "columns_of", "pad", "shrink", "tile"]
 
 Frame = npt.NDArray[np.uint8]
 _SAMPLES = 4
-"""A pixel of a smaller frame is the mean of at most so many pixels each way."""
+"""Maximum number of pixels, each way, that are averaged into one; more would cost time and show no difference."""
 
 
 def as_rgb(value: Any) -> Frame:
-    """Return what an environment rendered as an RGB frame, if need be by copying; FrameError if it is none."""
+    """Return what an environment rendered as an RGB frame; FrameError if it is not an image."""
     if value is None:
         raise FrameError("it rendered None")
     if not isinstance(value, np.ndarray):
@@ -37,7 +37,7 @@ def as_rgb(value: Any) -> Frame:
 
 
 def shrink(frame: Frame, max_dim: int) -> Frame:
-    """Divide the size by the smallest whole number that brings both sides to `max_dim` or less; pixels are averaged."""
+    """Divide the size by the smallest integer that brings both sides to `max_dim` or less, averaging pixels."""
     height, width = frame.shape[:2]
     factor = -(-max(height, width) // max_dim)
     if factor == 1:
@@ -49,7 +49,7 @@ def shrink(frame: Frame, max_dim: int) -> Frame:
     for top in tops:
         rows += frame[top::factor][:low]
     small = np.empty((low, narrow, 3), np.uint8)
-    # One colour at a time: numpy is several times slower where only three numbers lie together.
+    # One colour at a time: numpy is several times slower on an innermost axis of length three.
     for colour in range(3):
         plane = rows[:, :, colour]
         total = reduce(np.add, [plane[:, left::factor][:, :narrow] for left in lefts])
@@ -58,12 +58,12 @@ def shrink(frame: Frame, max_dim: int) -> Frame:
 
 
 def columns_of(count: int) -> int:
-    """How many columns the tiling of so many frames has: as square as it gets, rather wide than high."""
+    """Return the number of columns of a grid of `count` frames: as square as possible, wider rather than higher."""
     return math.isqrt(max(count, 1) - 1) + 1
 
 
 def tile(frames: Sequence[Frame | None]) -> Frame:
-    """Lay frames out in rows; each is in the middle of its cell, and what is missing or too small is black."""
+    """Arrange frames in rows; each is centred in its cell, on black."""
     columns = columns_of(len(frames))
     rows = -(-len(frames) // columns)
     height, width = _largest([frame for frame in frames if frame is not None])
@@ -76,7 +76,7 @@ def tile(frames: Sequence[Frame | None]) -> Frame:
 
 
 def pad(frames: Sequence[Frame]) -> list[Frame]:
-    """Bring frames to one size, that of the highest and the widest; those that have it are returned as they are."""
+    """Pad frames to one size, that of the highest and the widest; frames of that size are returned unchanged."""
     height, width = _largest(frames)
     return [
         frame if frame.shape[:2] == (height, width) else _paste(np.zeros((height, width, 3), np.uint8), frame)

@@ -1,7 +1,7 @@
 """Keeps episodes as videos: every n-th, the best so far, the worst so far.
 
-The frames of an episode are held in memory until it ends, at most so many: when there are more, every second one is
-dropped and from then on only every second moment is looked at. What nobody wants is dropped with the next episode.
+The frames of an episode are held in memory until it ends. At `max_frames`, every second one is dropped, and from then
+on only every second step is rendered.
 """
 
 import math
@@ -22,12 +22,12 @@ FOLDER = "videos"
 
 
 class Recorder:
-    """Collects the frames of one environment's episodes and writes those that are wanted."""
+    """Collects the frames of one environment's episodes and writes the wanted ones as videos."""
 
     def __init__(
         self, settings: RecordSettings, run_dir: Path, emitter: Emitter | None, say: Callable[[str], None]
     ) -> None:
-        """Write to `videos` in the run's folder, and `say` what goes wrong."""
+        """Write to `videos` in the run's folder, and report failures with `say`."""
         self.recording = False
         self.fps = 30.0
         self._settings = settings
@@ -43,26 +43,26 @@ class Recorder:
         self._worst = math.inf
 
     def begin(self, episode: int, seed: int | None) -> None:
-        """An episode begins; whatever was collected of one that did not end is dropped."""
+        """Begin an episode, and drop the frames of an unfinished one."""
         settings = self._settings
         self._episode, self._seed = episode, seed
         self.recording = settings.best or settings.worst or self._is_nth()
         self._frames, self._stride, self._moment = [], 1, -1
 
     def wants(self, *, over: bool) -> bool:
-        """Count a moment of the episode; True if a frame of it is to be added."""
+        """Count a step of the episode; return whether its frame is to be added."""
         self._moment += 1
         return over or self._moment % self._stride == 0
 
     def add(self, frame: Frame) -> None:
-        """Keep a copy of a frame, no larger than allowed."""
+        """Keep a copy of a frame, shrunk to the maximum size."""
         if len(self._frames) >= self._settings.max_frames:
             del self._frames[1::2]
             self._stride *= 2
         self._frames.append(np.array(shrink(frame, self._settings.max_dim)))
 
     def end(self, episode_return: float, step: int) -> None:
-        """The episode is over: write it if it is wanted, and report it."""
+        """End the episode: write it if it is wanted, and report it."""
         wanted = {"every": f"episode-{self._episode}.png"} if self._is_nth() else {}
         if self._settings.best and episode_return > self._best:
             self._best = episode_return
@@ -89,9 +89,9 @@ class Recorder:
             path = self._run_dir / FOLDER / name
             draft = path.with_name(f".{name}.{os.getpid()}")
             draft.write_bytes(video)
-            draft.replace(path)  # in one move: whoever looks sees the old or the new one
+            draft.replace(path)  # atomic: a reader sees the old or the new file
             if self._emitter is not None:
                 info = {"episode": self._episode, "seed": self._seed, "return": episode_return, "why": why}
-                # With several environments the run has taken more steps than this one.
+                # With several environments, the run has taken more steps than this one.
                 at = max(step, self._emitter.last_step or 0)
                 self._emitter.artifact("video", f"{FOLDER}/{name}", step=at, info=info)

@@ -1,9 +1,8 @@
-"""The writing side of FastLane: frames in shared memory, for any number of readers that the writer never notices.
+"""The writer of FastLane: frames in shared memory, for any number of readers, none of which can block it.
 
-A stream of frames is one file in a folder of shared memory: a header, and a few slots that are written in turn. A
-frame and its figures are in the slot together. Each slot has a lock number, odd while the slot is being written; a
-reader that finds the same even number before and after it has copied a slot has a whole frame. The layout is in
-`docs/protocol.md`, part 6.
+A stream is one file in shared memory: a header, and a few slots that are written in turn. A slot holds a frame and its
+figures. Each slot has a sequence lock, odd while the slot is being written. A reader that finds the same even number
+before and after copying a slot has a complete frame. The layout is in `docs/protocol.md`, part 6.
 """
 
 import contextlib
@@ -29,9 +28,9 @@ LIVE, CLOSED, REPLACED = 1, 2, 3
 UINT8 = 1
 _WORD = 8
 _ALIGN = 64
-# Words of the header: who writes, and those that change after it was made.
+# Words of the header: the writer's pid, and those that change after the file was made.
 _PID, _STATE, _PUBLISHED = 7, 10, 11
-# Room that is left to others in the shared memory.
+# Bytes of shared memory to leave free for others.
 _SPARE_BYTES = 16 * 1024 * 1024
 _CHANNELS = (1, 3, 4)
 
@@ -39,7 +38,7 @@ Frame = npt.NDArray[np.uint8]
 
 
 class FrameWriter:
-    """Writes one stream of frames. It is the only writer of its stream, and never waits for a reader."""
+    """Writes one stream of frames. A stream has one writer, which never waits for a reader."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class FrameWriter:
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write to `<folder>/<stream>.ring`, which is made with the first frame."""
+        """Write to `<folder>/<stream>.ring`, which the first frame creates."""
         self.path = Path(folder) / f"{stream}.ring"
         self.epoch = 0
         self.published = 0
@@ -78,7 +77,7 @@ class FrameWriter:
     ) -> int:
         """Publish a frame (height × width, or × 1, 3 or 4 channels, of uint8) with its figures; return its number."""
         if self._is_cut():
-            self._let_go()  # and begin another file
+            self._let_go()  # the next frame creates another file
         if frame.shape != self._shape:
             self._fit(frame)
         number = self.published
@@ -95,10 +94,10 @@ class FrameWriter:
         return number
 
     def close(self) -> None:
-        """Say that no more will come; the file stays until whoever gave the folder removes it."""
+        """Mark the stream as closed; the owner of the folder removes the file."""
         self._leave(CLOSED)
 
-    # How the file is made, and made anew for larger frames.
+    # Creating the file, and replacing it for larger frames.
 
     def _fit(self, frame: Any) -> None:
         """Make room for frames of another shape."""
@@ -113,14 +112,14 @@ class FrameWriter:
             self._make_file(array.nbytes)
         height, width, channels = (*array.shape, 1)[:3]
         self._shaped = [pixels[: array.nbytes].reshape(array.shape) for pixels in self._pixels]
-        # Each slot says what it holds; the lock keeps readers away while the next frame is not there yet.
+        # The lock keeps readers away until the slot has its next frame.
         for slot, ints in enumerate(self._ints):
             ints[0] = 2 * self._next_number(slot) + 1
             ints[1:6] = (height, width, channels, UINT8, array.nbytes)
         self._shape = array.shape
 
     def _next_number(self, slot: int) -> int:
-        """The number of the next frame that this slot will hold."""
+        """Return the number of the next frame in this slot."""
         return self.published + (slot - self.published) % self._slots
 
     def _make_file(self, capacity: int) -> None:
@@ -132,7 +131,7 @@ class FrameWriter:
             scratch.unlink()
         file = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # Pages are taken now: a file that only claims to be so long kills whoever writes where there is no room.
+            # Reserve the pages now: writing to a sparse file in a full memory would kill this process (SIGBUS).
             os.posix_fallocate(file, 0, size)
             mapped = mmap.mmap(file, size)
         except OSError as error:
@@ -167,13 +166,13 @@ class FrameWriter:
             )
 
     def _leave(self, state: int) -> None:
-        """Tell readers of the present file why nothing more comes, and let go of it."""
+        """Set the state of the present file, for its readers, and release it."""
         if not self._is_cut():
             self._header[_STATE] = state
         self._let_go()
 
     def _is_cut(self) -> bool:
-        """Whether somebody has cut the file: who then writes to its mapping is killed on the spot (SIGBUS)."""
+        """Whether the file was truncated: a write to its mapping would kill this process (SIGBUS)."""
         return self._map is not None and self._map.size() < len(self._map)
 
     def _let_go(self) -> None:
@@ -183,13 +182,13 @@ class FrameWriter:
         self._ints, self._floats, self._pixels, self._shaped, self._shape = [], [], [], [], ()
         self._capacity = 0
         mapped, self._map = self._map, None
-        # Somebody may still hold a view of it; the memory goes when the last one does.
+        # If somebody still holds a view, the memory is freed with the last one.
         with contextlib.suppress(BufferError):
             mapped.close()
 
 
 def require_unused(path: Path) -> None:
-    """Refuse a stream that another living process writes: it has one writer."""
+    """Raise FrameError if another living process writes the stream."""
     try:
         header = np.fromfile(path, np.uint64, HEADER_BYTES // _WORD)
     except FileNotFoundError:
@@ -201,7 +200,7 @@ def require_unused(path: Path) -> None:
 
 
 def _who_am_i() -> tuple[int, int, int]:
-    """Our pid, when we started in clock ticks since boot, and which boot: together they name one process for ever."""
+    """Return pid, start time in clock ticks since boot, and boot id, which together identify a process."""
     stat = Path("/proc/self/stat").read_bytes().rsplit(b")", 1)[1].split()
     try:
         boot = int(Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")[:16], 16)

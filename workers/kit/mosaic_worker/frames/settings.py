@@ -1,4 +1,4 @@
-"""How a run's frames are asked for: live ones (FastLane) and videos of episodes, from a config or the environment."""
+"""Settings of frames, live (FastLane) and as videos of episodes, from a config or from environment variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ MaxDim = Annotated[int, Field(ge=16, le=4096)]
 
 
 class FastLaneSettings(BaseModel):
-    """Which environments of a run show live frames, how often and how large."""
+    """Which environments of a run show live frames, how often, and how large."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +41,7 @@ class FastLaneSettings(BaseModel):
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], **given: Any) -> "FastLaneSettings":
-        """Read the settings from variables; what is `given` counts more. ConfigError names the variable that is bad."""
+        """Read the settings from variables; `given` overrides them. ConfigError names a bad variable."""
         values = {
             field: environ[name] for field, name in _VARIABLES.items() if field not in given and environ.get(name)
         }
@@ -57,7 +57,7 @@ class FastLaneSettings(BaseModel):
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """Which episodes become videos, and what they may cost: at most `max_frames` frames are held in memory."""
+    """Which episodes become videos, and their limits: at most `max_frames` frames are held in memory."""
 
     every: int | None = None
     best: bool = False
@@ -76,7 +76,7 @@ class RecordSettings:
 
     @classmethod
     def parse(cls, text: str) -> "RecordSettings":
-        """Read a text such as `every=50,best`; empty is none. ValueError says what is allowed."""
+        """Parse a text such as `every=50,best`; empty means none. ValueError lists the valid words."""
         every: int | None = None
         words = [word.strip() for word in text.split(",") if word.strip()]
         for word in words:
@@ -89,7 +89,7 @@ class RecordSettings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "RecordSettings":
-        """Read MOSAIC_RECORD; ConfigError if that is not allowed."""
+        """Read MOSAIC_RECORD; ConfigError if it is invalid."""
         text = environ.get(RECORD, "")
         try:
             return cls.parse(text)
@@ -98,17 +98,19 @@ class RecordSettings:
 
 
 class FrameFields(BaseModel):
-    """The fields by which a run asks for frames, for whatever part of a config has them."""
+    """The config fields for frames; mix them into any part of a config."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fastlane_video_mode: Mode = Field(
         default="off", description="Live frames: of one environment (single), of several tiled (grid), or none (off)"
     )
-    fastlane_slot: Slot = Field(default=0, description="Which environment is shown in mode single, and recorded")
-    fastlane_grid_limit: GridLimit = Field(default=4, description="How many environments are tiled in mode grid")
-    fastlane_interval_ms: IntervalMs = Field(default=33, description="At most one frame in so many milliseconds")
-    fastlane_max_dim: MaxDim = Field(default=640, description="Larger frames are made smaller: pixels of a side")
+    fastlane_slot: Slot = Field(default=0, description="The environment that is shown in mode single, and recorded")
+    fastlane_grid_limit: GridLimit = Field(default=4, description="Number of environments in mode grid")
+    fastlane_interval_ms: IntervalMs = Field(default=33, description="Minimum milliseconds between two frames")
+    fastlane_max_dim: MaxDim = Field(
+        default=640, description="Maximum side of a frame in pixels; larger frames are shrunk"
+    )
     record: str = Field(
         default="", description="Episodes to keep as videos: every=N, best, worst, or several joined by commas"
     )
@@ -120,13 +122,13 @@ class FrameFields(BaseModel):
         return record
 
     def fastlane_settings(self, environ: Mapping[str, str]) -> FastLaneSettings:
-        """Return what the config says; a field that it leaves out is read from the environment."""
+        """Return the config's settings; a field that the config omits is read from its variable."""
         fields = {name: f"fastlane_{'video_' if name == 'mode' else ''}{name}" for name in _VARIABLES}
         given = {name: getattr(self, field) for name, field in fields.items() if field in self.model_fields_set}
         return FastLaneSettings.from_environ(environ, **given)
 
     def frame_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that tell another process of the run what the config says."""
+        """Return the settings as variables, for another process of the run."""
         settings = self.fastlane_settings(environ).model_dump()
         return {
             **{name: str(settings[field]) for field, name in _VARIABLES.items()},
@@ -134,11 +136,11 @@ class FrameFields(BaseModel):
         }
 
     def record_settings(self, environ: Mapping[str, str]) -> RecordSettings:
-        """Return what the config says, or else the environment."""
+        """Return the config's setting, or else the variable's."""
         if "record" in self.model_fields_set:
             return RecordSettings.parse(self.record)
         return RecordSettings.from_environ(environ)
 
 
 class FrameConfig(WorkerConfig, FrameFields):
-    """A worker's config with these fields at its top."""
+    """A worker's config with these fields at the top level."""

@@ -1,7 +1,7 @@
-"""Wrappers around the kinds of environment there are, none of which has to be installed.
+"""Wrappers for environments of Gymnasium, old gym and PettingZoo, none of which has to be installed.
 
-Gymnasium and old gym get a true subclass of their `Wrapper`, made when the first such environment comes along, so that
-other wrappers work on top. PettingZoo and whatever only looks like an environment get a proxy that forwards everything.
+Gymnasium and old gym get a subclass of their own `Wrapper`, created for the first such environment, so that other
+wrappers work on top. PettingZoo, and objects that only look like an environment, get a proxy that forwards everything.
 """
 
 import sys
@@ -13,11 +13,11 @@ from mosaic_worker.errors import FrameError, RunCancelled
 __all__ = ["Blind", "FastLaneTelemetryWrapper", "render", "wrapper_of"]
 
 _NEW_STEP = 5
-"""What a step returns has five parts, or four in old gym: observation, reward, done, info."""
+"""A step returns five values, or four in old gym: observation, reward, done, info."""
 
 
 class Watcher(Protocol):
-    """Who is told what happens to an environment."""
+    """Is told what happens to an environment."""
 
     def began(self, seed: int | None) -> None:
         """The environment was reset."""
@@ -26,14 +26,14 @@ class Watcher(Protocol):
         """The environment took a step."""
 
     def give_up(self, error: Exception) -> None:
-        """What the environment returned cannot be understood."""
+        """The result of a step could not be interpreted."""
 
     def close(self) -> None:
         """The environment is about to be closed."""
 
 
 class Blind:
-    """Stands in for the watch of a copied environment, and sees nothing."""
+    """The watch of a copied environment: does nothing."""
 
     def began(self, seed: int | None) -> None:
         """Do nothing."""
@@ -49,7 +49,7 @@ class Blind:
 
 
 class FastLaneTelemetryWrapper:
-    """What every wrapper adds to an environment: it says what happens. As it is, it fits Gymnasium."""
+    """Tells the watch what happens. This class fits Gymnasium; subclasses fit other libraries."""
 
     env: Any
     watch: Watcher
@@ -72,13 +72,13 @@ class FastLaneTelemetryWrapper:
         return result
 
     def close(self) -> Any:
-        """Close the environment and its frames."""
+        """Close the environment and its watch."""
         self.watch.close()
         return self.env.close()
 
 
 class _OldGym(FastLaneTelemetryWrapper):
-    """Steps have four parts, or five; the seed may come before the reset."""
+    """A step returns four values, or five; the seed may be set before the reset."""
 
     _seed: Any = None
 
@@ -102,13 +102,13 @@ class _OldGym(FastLaneTelemetryWrapper):
         return result
 
     def seed(self, seed: Any = None) -> Any:
-        """Seed the environment; the next episode is the one that it belongs to."""
+        """Seed the environment; the seed belongs to the next episode."""
         self._seed = seed
         return self.env.seed(seed)
 
 
 class _Proxy:
-    """Is the environment to everybody: what it is, has and is told."""
+    """Forwards everything to the environment, and has its class."""
 
     _OWN = frozenset({"env", "watch", "_seed", "_over"})
 
@@ -138,11 +138,11 @@ class _Proxy:
 
 
 class _OldGymProxy(_OldGym, _Proxy):
-    """For what looks like an environment of gym and is none."""
+    """For objects that only look like an environment of gym."""
 
 
 class _Parallel(FastLaneTelemetryWrapper, _Proxy):
-    """All agents act at once: their rewards are added, and an episode is over when it is for every one of them."""
+    """All agents act at once: rewards are added, and the episode ends with the last agent."""
 
     def step(self, actions: Any) -> Any:
         """Take a step."""
@@ -159,7 +159,7 @@ class _Parallel(FastLaneTelemetryWrapper, _Proxy):
 
 
 class _Aec(FastLaneTelemetryWrapper, _Proxy):
-    """Agents act in turn. After the end each agent is still stepped with None, and that counts no more."""
+    """Agents act in turn. After the end, each agent is stepped once more with None; these steps do not count."""
 
     _over = False
 
@@ -170,7 +170,7 @@ class _Aec(FastLaneTelemetryWrapper, _Proxy):
         if self._over:
             return
         try:
-            # An agent that left is in neither: the episode is over when nobody is left who goes on.
+            # An agent that left is in neither: the episode is over when no remaining agent continues.
             ends = env.terminations, env.truncations
             self._over = all(any(end.get(agent) for end in ends) for agent in env.agents)
             self.watch.stepped(sum(env.rewards.values()), self._over)
@@ -186,14 +186,14 @@ class _Aec(FastLaneTelemetryWrapper, _Proxy):
 
 
 def wrapper_of(env: Any, watch: Watcher) -> Any:
-    """Wrap an environment in what fits its kind."""
+    """Wrap an environment in the wrapper for its library."""
     wrapper = _class_for(env)(env)
     wrapper.watch = watch
     return wrapper
 
 
 def render(env: Any) -> Any:
-    """Ask an environment of any kind for a frame of itself."""
+    """Render an environment of any library."""
     mode = getattr(env, "render_mode", None)
     if mode == "rgb_array":
         return env.render()
@@ -218,5 +218,5 @@ def _class_for(env: Any) -> Any:
 
 @cache
 def _subclass(kind: type, library_wrapper: type) -> type:
-    """Make a wrapper that is also one of the library's; its name is what people see in `print(env)`."""
+    """Make a wrapper that is also the library's; its name appears in `print(env)`."""
     return type("FastLaneTelemetryWrapper", (kind, library_wrapper), {})

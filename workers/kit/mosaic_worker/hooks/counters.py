@@ -1,7 +1,7 @@
-"""What all processes of one training count together, in a small file that each of them maps into its memory.
+"""Counters that all processes of one training share, in a small memory-mapped file.
 
-A training may be several processes: a script and the vector environments that it forks, or one script after another.
-Each takes a slot of its own, so that nobody ever waits, and the worker reads them all while they run. The folder of
+A training may have several processes: a program and the vector environments that it forks, or one program after
+another. Each process has its own slot, so that none waits for another, and the worker reads all slots. The folder of
 the file also holds the reason for which a hook ended the training.
 """
 
@@ -21,15 +21,15 @@ _SLOTS = 1023
 _CLAIMED, _MADE, _PROGRAMS = 0, 1, 2
 # The words of a slot.
 STEPS, VECTOR_STEPS, EPISODES, LOSSES, SCALARS, SCALAR_STEP, _PROGRAM = range(7)
-"""Steps of training environments, the same as vector environments count them, episodes, losses that were not zero,
-scalars, the last step of one, and the program to which a process belongs."""
+"""Steps of training environments, the same as counted by vector environments, episodes, losses other than zero,
+scalars, the highest step of a scalar, and the program that the process belongs to."""
 
 
 class Counters:
-    """The counts of one training: made by the worker, shared with what it starts."""
+    """The counters of one training: created by the worker, shared with its child processes."""
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
-        """Map the file of a folder; with `create`, make it."""
+        """Map the file of a folder; with `create`, create it."""
         self.folder = Path(folder)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self._file = os.open(self.folder / "counters", flags, 0o600)
@@ -39,7 +39,7 @@ class Counters:
         self._words = memoryview(mmap.mmap(self._file, size)).cast("q")
 
     def claim(self, program: int | None) -> tuple[int, memoryview]:
-        """Take a slot, as part of a program or, with None, as a new one; return the program and the slot."""
+        """Take a slot for a process of `program`, or with None of a new program; return program and slot."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             number = self._words[_CLAIMED]
@@ -55,22 +55,22 @@ class Counters:
         return slot[_PROGRAM], slot
 
     def total(self, word: int) -> int:
-        """The sum over all slots."""
-        if self._words[_CLAIMED] == 1:  # as nearly always: this is asked for at the end of every episode
+        """Return the sum over all slots."""
+        if self._words[_CLAIMED] == 1:  # the usual case; this runs at the end of every episode
             return self._words[_SLOT_WORDS + word]
         return sum(slot[word] for slot in self._slots())
 
     @property
     def programs(self) -> int:
-        """How many programs have begun to train."""
+        """The number of programs that have begun to train."""
         return self._words[_PROGRAMS]
 
     @property
     def step(self) -> int:
-        """How far the training is, over all programs.
+        """The step of the training, over all programs.
 
-        A program with a vector environment counts as that does: wrappers inside may take several steps for one. One
-        whose environments nobody sees is as far as its scalars say.
+        For a program with a vector environment, that one's count holds: wrappers inside may take several steps for
+        one. For a program whose environments are not tapped, the steps of its scalars hold.
         """
         if self._words[_CLAIMED] == 1:
             return self.total(VECTOR_STEPS) or self.total(STEPS) or self.total(SCALAR_STEP)
@@ -84,17 +84,17 @@ class Counters:
         return max(steps, seen_by_scalars)
 
     def has_steps(self, program: int) -> bool:
-        """Whether the environments of a program are seen to take steps."""
+        """Whether tapped environments of a program have taken steps."""
         return any(slot[STEPS] for slot in self._slots() if slot[_PROGRAM] == program)
 
     def _slots(self) -> list[memoryview]:
         starts = range(_SLOT_WORDS, (1 + self._words[_CLAIMED]) * _SLOT_WORDS, _SLOT_WORDS)
         return [self._words[start : start + _SLOT_WORDS] for start in starts]
 
-    # Environments are numbered in the order in which they are made.
+    # Environments are numbered in order of creation.
 
     def next_environment(self) -> int:
-        """Take the number of a new environment."""
+        """Return the number for a new environment."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             self._words[_MADE] += 1
@@ -103,7 +103,7 @@ class Counters:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def return_environment(self, number: int) -> None:
-        """Give the last number back: vector environments make one only to look at its spaces."""
+        """Return the last number: a vector environment makes one environment only to read its spaces."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             if self._words[_MADE] == number + 1:
@@ -111,10 +111,10 @@ class Counters:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    # Why a hook ended the training.
+    # The reason for which a hook ended the training.
 
     def set_reason(self, reason: str, step: int) -> None:
-        """Say why; the first reason counts."""
+        """Set the reason, unless there is one."""
         draft = self.folder / f"reason.{os.getpid()}"
         draft.write_text(json.dumps({"reason": reason, "step": step}))
         try:
@@ -126,7 +126,7 @@ class Counters:
 
     @property
     def reason(self) -> dict[str, Any] | None:
-        """Why a hook ended the training, if one did."""
+        """The reason for which a hook ended the training, if one did."""
         try:
             found: dict[str, Any] = json.loads((self.folder / "reason").read_text())
         except FileNotFoundError:

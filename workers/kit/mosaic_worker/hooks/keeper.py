@@ -1,8 +1,8 @@
-"""Starts a command and sees to it that nothing of it survives: `python -I -S keeper.py COMMAND…`.
+"""Runs a command and leaves no process of it behind: `python -I -S keeper.py PID COMMAND…`.
 
-It is the subreaper of whatever the command starts. When the command has ended, when SIGTERM arrives, or when the worker
-that started the keeper has died, everything below gets SIGTERM and, a little later, SIGKILL. It ends as the command
-did: with its exit code, or by the same signal. It imports only the standard library and starts in milliseconds.
+The keeper is the subreaper of the command's descendants. When the command ends, SIGTERM arrives, or the worker with
+that PID dies, it sends SIGTERM to all descendants and, after a grace period, SIGKILL. It ends as the command did, with
+the same exit code or signal. It imports only the standard library and starts in milliseconds.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ __all__ = ["descendants", "kill_descendants"]
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 5.0
-"""How long a command has to end after SIGTERM; the platform itself waits longer."""
+"""Seconds between SIGTERM and SIGKILL; less than the platform's own grace period."""
 LEFTOVER_GRACE_S = 0.5
 _PAUSE_S = 0.02
 
 
 def descendants(root: int) -> list[int]:
-    """All processes below one, read from /proc."""
+    """Return all descendants of a process, from /proc."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - only the names
         if name.isdigit():
@@ -39,14 +39,14 @@ def descendants(root: int) -> list[int]:
 
 
 def signal_all(number: int) -> None:
-    """Signal everything below this process."""
+    """Signal all descendants of this process."""
     for pid in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def kill_descendants(grace_s: float) -> None:
-    """End everything below this process; returns when all of it is gone and reaped."""
+    """End all descendants of this process; return when all are reaped."""
     signal_all(signal.SIGTERM)
     kill_at = time.monotonic() + grace_s
     while reap() is not None:
@@ -56,7 +56,7 @@ def kill_descendants(grace_s: float) -> None:
 
 
 def reap() -> dict[int, int] | None:
-    """Collect the children that have ended, with their status; None if there are no children at all."""
+    """Reap children that have ended and return their statuses; None if there are no children."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -69,7 +69,7 @@ def reap() -> dict[int, int] | None:
 
 
 def start(command: list[str]) -> int:
-    """Start the command as a child that dies with this process."""
+    """Start the command; the kernel kills it if this process dies."""
     keeper = os.getpid()
     pid = os.fork()
     if pid:
@@ -86,14 +86,14 @@ def start(command: list[str]) -> int:
 
 
 def main(worker: int, command: list[str]) -> None:
-    """Keep the command until it ends or has to; never returns."""
+    """Run the command until it ends or has to; never return."""
     # After an interruption, sigtimedwait of CPython 3.11 may return a siginfo without a signal number.
     waited = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != worker:
-        os._exit(1)  # it died before we could ask to be told
+        os._exit(1)  # the worker died before PDEATHSIG was set
     pid = start(command)
     status: int | None = None
     stop_at: float | None = None
@@ -112,7 +112,7 @@ def main(worker: int, command: list[str]) -> None:
 
 
 def end_like(status: int) -> None:
-    """End this process in the way in which another one ended."""
+    """End this process as another one ended."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL:

@@ -30,7 +30,7 @@ _EXIT_STOPPED = 143
 
 
 class Hooks:
-    """The hooks of one process. The reporter is made when there is something to report."""
+    """The hooks of one process. The reporter is created on first use."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -42,7 +42,7 @@ class Hooks:
 
     @property
     def reporter(self) -> Reporter | None:
-        """Who reports; None if that is impossible, which is said once."""
+        """The reporter; None if it cannot be created, which is logged once."""
         if self._reporter is None and not self._is_deaf:
             try:
                 self._reporter = Reporter(self._link, os.environ)
@@ -54,7 +54,7 @@ class Hooks:
     # Environments.
 
     def hook_gymnasium(self, gymnasium: ModuleType) -> None:
-        """Have both functions called `make` return environments that report."""
+        """Patch both functions called `make` to return environments that report."""
         self._hook_vectors("gymnasium.vector")
         registration = importlib.import_module("gymnasium.envs.registration")
         make = registration.make
@@ -63,20 +63,20 @@ class Hooks:
             registration.make_vec = gymnasium.make_vec = self._reporting_vector(registration.make_vec)  # type: ignore[attr-defined]
 
     def _reporting_vector(self, make_vec: Callable[..., Any]) -> Callable[..., Any]:
-        """As above, for what makes environments without `make`: ours is the first wrapper that it puts around each."""
+        """As above, for `make_vec`, which does not call `make`: the tap is the innermost wrapper."""
         signature = inspect.signature(make_vec)
 
         @functools.wraps(make_vec)
         def reporting_make_vec(*args: Any, **kwargs: Any) -> Any:
             call = signature.bind(*args, **kwargs)
-            if call.arguments.get("vectorization_mode") != "custom":  # its class is the environment's own affair
+            if call.arguments.get("vectorization_mode") != "custom":  # such an environment makes itself
                 call.arguments["wrappers"] = [self._tapped, *(call.arguments.get("wrappers") or ())]
             return make_vec(*call.args, **call.kwargs)
 
         return reporting_make_vec
 
     def _tapped(self, env: Any) -> Any:
-        """Return an environment that reports, or if that is impossible, one that does not."""
+        """Return an environment that reports; on failure, the environment itself."""
         reporter = self.reporter
         if reporter is None:
             return env
@@ -87,7 +87,7 @@ class Hooks:
             return env
 
     def hook_gym(self, gym: ModuleType) -> None:
-        """As above, for old gym, whose environments render without being told so beforehand."""
+        """As above, for old gym, whose environments need no render mode."""
         self._hook_vectors("gym.vector")
         registration = importlib.import_module("gym.envs.registration")
         make = registration.make
@@ -97,7 +97,7 @@ class Hooks:
     def _reporting(self, original: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def reporting_make(*args: Any, **kwargs: Any) -> Any:
-            # An environment that makes another one in its own constructor is one environment.
+            # An environment that makes another in its constructor counts once.
             if getattr(self._making, "inside", False):
                 return original(*args, **kwargs)
             reporter = self.reporter
@@ -111,7 +111,7 @@ class Hooks:
         return reporting_make
 
     def _hook_vectors(self, name: str) -> None:
-        """Have vector environments count their steps, except those in which a finished model is evaluated."""
+        """Let vector environments count their steps, except while a trained model is evaluated."""
         module = importlib.import_module(name)
         for vector_class in (module.SyncVectorEnv, module.AsyncVectorEnv):
             vector_class.reset = self._noticing(vector_class.reset)
@@ -128,7 +128,7 @@ class Hooks:
     def _counting(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(step)
         def counting_step(envs: Any, *args: Any, **kwargs: Any) -> Any:
-            # Before the step, so that an episode which ends in it ends at the step that the script has reached.
+            # Before the step, so that an episode that ends in it is reported at the step that the program has reached.
             if self._reporter is not None and not getattr(envs, "mosaic_is_evaluation", False):
                 self._reporter.vector_steps(envs.num_envs)
             return step(envs, *args, **kwargs)
@@ -138,7 +138,7 @@ class Hooks:
     # Scalars.
 
     def hook_writers(self, module: ModuleType) -> None:
-        """Forward what any SummaryWriter of the module is told, and close it when the process ends."""
+        """Forward the scalars of every SummaryWriter of the module, and close the writers at exit."""
         writer_class: Any = module.SummaryWriter
         initialise, add_scalar = writer_class.__init__, writer_class.add_scalar
 
@@ -164,7 +164,7 @@ class Hooks:
         writer_class.add_scalar = reporting_add_scalar
 
     def close_writers(self) -> None:
-        """Write out what TensorBoard still holds, which it does not do by itself when a script is stopped."""
+        """Flush what TensorBoard still buffers, which it does not do itself when a program is stopped."""
         if os.getpid() == self._pid:
             for writer in list(self._writers):
                 writer.close()
@@ -172,7 +172,7 @@ class Hooks:
     # Signals.
 
     def on_sigterm(self, number: int, _frame: FrameType | None) -> None:
-        """End the script, once: what asks again is ignored, and who is impatient has SIGKILL."""
+        """End the program; further SIGTERMs are ignored."""
         signal.signal(number, signal.SIG_IGN)
         if self._reporter is None:
             raise SystemExit(_EXIT_STOPPED)
@@ -217,5 +217,5 @@ def install() -> None:
     atexit.register(hooks.close_writers)
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, hooks.on_sigterm)
-        # A vector environment has nothing to close: it just ends.
+        # A forked vector environment has nothing to close.
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

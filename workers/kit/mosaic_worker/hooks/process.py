@@ -30,9 +30,12 @@ __all__ = ["Ending", "ProgramError", "judge", "run_hooked"]
 
 _STARTUP = Path(__file__).resolve().parent / "startup"
 _KIT = Path(__file__).resolve().parents[2]
+# Interval at which counters and stop requests are looked at.
 _LOOK_EVERY_MS = 200
+# Bytes of output kept for an error message, and lines of it that are shown.
 _KEPT_BYTES = 16 * 1024
 _SHOWN_LINES = 8
+# Seconds to wait for the rest of the output; a descendant that escaped may hold the pipe open.
 _JOIN_S = 5.0
 
 Context = RunContext[Any]
@@ -44,7 +47,7 @@ class ProgramError(WorkerError):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a training ended and what it reported."""
+    """How a program ended, and what it reported."""
 
     code: int
     seconds: float
@@ -56,7 +59,7 @@ class Ending:
     scalars: int
 
     def summary(self) -> dict[str, float]:
-        """What `run_completed` tells."""
+        """Return the summary for `run_completed`."""
         counts = {"steps": self.steps, "episodes": self.episodes, "scalars": self.scalars}
         return {**counts, "seconds": round(self.seconds, 3)}
 
@@ -76,7 +79,7 @@ def run_hooked(
     """
     started = time.monotonic()
     with _counters(context.run_dir) as counters, _Lines(on_line) as stdout, _Lines() as stderr:
-        # What loses its parent becomes ours, so that we can end it.
+        # Orphans become our children, so that we can end them.
         ctypes.CDLL(None).prctl(keeper.PR_SET_CHILD_SUBREAPER, 1)
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), *command],
@@ -111,7 +114,7 @@ def run_hooked(
 
 
 def judge(context: Context, name: str, ending: Ending) -> None:
-    """Raise what tells why a training failed, if it did; warn if it looks odd."""
+    """Raise if the program was stopped, failed or trained nothing; warn if it looks odd."""
     context.stop.check()
     if ending.reason is not None:
         raise ProgramError(ending.reason)
@@ -136,7 +139,7 @@ def _below(lines: list[str]) -> str:
 def _wait(
     context: Context, process: subprocess.Popen[bytes], counters: Counters, look: Callable[[Counters], None]
 ) -> None:
-    """Return when the process has ended, which it is told to do if the run is stopped or a hook gave up."""
+    """Wait for the end of the process; end it if the run is stopped or a hook gave a reason."""
     poller = select.poll()
     descriptor = os.pidfd_open(process.pid)
     try:
@@ -170,7 +173,7 @@ def _environ(context: Context, counters: Counters, settings: HookSettings, given
 
 @contextlib.contextmanager
 def _counters(run_dir: Path) -> Iterator[Counters]:
-    folder = tempfile.mkdtemp(prefix=".training-", dir=run_dir)  # one that a killed worker left may still be there
+    folder = tempfile.mkdtemp(prefix=".training-", dir=run_dir)  # a killed worker may have left one
     try:
         yield Counters(folder, create=True)
     finally:
@@ -178,7 +181,7 @@ def _counters(run_dir: Path) -> Iterator[Counters]:
 
 
 class _Lines:
-    """Copies what a process writes to the run's log, and remembers the end of it."""
+    """Copies the output of a process to the run's log, and keeps the last lines."""
 
     def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
         self._on_line = on_line
@@ -195,16 +198,16 @@ class _Lines:
             os.close(self._read_end)
 
     def start(self) -> None:
-        """Begin to copy; the process has its own copy of the end to write to."""
+        """Begin to copy; the process has its own copy of the write end."""
         self._close_write_end()
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until all is copied."""
+        """Wait until everything is copied."""
         self._thread.join(_JOIN_S)
 
     def last(self) -> list[str]:
-        """The last lines, without empty ones."""
+        """Return the last lines that are not empty."""
         return [line for line in self._last.decode(errors="replace").splitlines() if line.strip()]
 
     def _close_write_end(self) -> None:

@@ -24,13 +24,13 @@ _PROGRAM = "MOSAIC_HOOKS_PROGRAM"
 
 
 def describe_journal(fd: int) -> str:
-    """Say which file the journal is, and how a process that did not inherit it can open it."""
+    """Describe the journal: its device and inode, and a path by which another process can open it."""
     found = os.fstat(fd)
     return f"{found.st_dev}:{found.st_ino}:/proc/{os.getpid()}/fd/{fd}"
 
 
 def _open_journal(journal: str, environ: Mapping[str, str]) -> int:
-    """Return a descriptor of the journal: the inherited one, if that number is still the journal, or one of our own."""
+    """Return a descriptor of the journal: the inherited one, if it still is the journal, or a new one."""
     device, inode, path = journal.split(":", 2)
     with contextlib.suppress(KeyError, ValueError, OSError):
         fd = int(environ[JOURNAL_FD])
@@ -41,7 +41,7 @@ def _open_journal(journal: str, environ: Mapping[str, str]) -> int:
 
 
 class Reporter:
-    """Reports what the environments and the scalars of this process tell."""
+    """Reports the episodes and scalars of this process."""
 
     def __init__(self, link: Link, environ: MutableMapping[str, str]) -> None:
         """Open the journal and the counters that the link names."""
@@ -50,7 +50,7 @@ class Reporter:
         self._run_dir = Path(environ.get("MOSAIC_RUN_DIR") or Path.cwd())
         self.emitter = Emitter(_open_journal(link.journal, environ))
         self.counters = Counters(link.counters)
-        # Scripts that run one after another continue one step axis.
+        # Programs that run one after another share one step axis.
         self._before = self.counters.step
         is_part = multiprocessing.parent_process() is not None and _PROGRAM in environ
         self._program, self.counts = self.counters.claim(int(environ[_PROGRAM]) if is_part else None)
@@ -61,7 +61,7 @@ class Reporter:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
-        """Count for nobody in a forked process, until it makes an environment or writes a scalar of its own."""
+        """In a forked process, count into a dummy slot until it makes an environment or writes a scalar."""
         self.emitter = Emitter(self.emitter.fd)
         self.counts = memoryview(bytearray(8 * len(self.counts))).cast("q")
         self._forked = True
@@ -72,7 +72,7 @@ class Reporter:
             self._forked = False
 
     def say_once(self, what: str, error: BaseException) -> None:
-        """Tell people that something is not reported, and why."""
+        """Log once that something is not reported, and why."""
         message = f"{what}: {type(error).__name__}: {error}"
         if message in self._said:
             return
@@ -113,7 +113,7 @@ class Reporter:
         return lane if lane.wants_frames else None
 
     def vector_steps(self, count: int) -> None:
-        """A vector environment of so many is about to take a step."""
+        """A vector environment of `count` environments is about to take a step."""
         self.counts[VECTOR_STEPS] += count
 
     def episode(self, tap: Tap, episode_return: float) -> None:
@@ -130,7 +130,7 @@ class Reporter:
     # Scalars.
 
     def scalar(self, tag: str, value: Any, step: int | None) -> None:
-        """The script wrote a scalar."""
+        """The program wrote a scalar."""
         self._join()
         number = as_number(value)
         at = self._before + int(step) if step is not None else self.counters.step
@@ -143,7 +143,7 @@ class Reporter:
         if "loss" in tag and not any(part in tag for part in self._settings.nan_tags):
             self._loss(tag, number, at)
         elif tag in self._settings.episode_tags and not self.counters.has_steps(self._program):
-            # Environments that never pass `make`, such as those of envpool.
+            # Environments that are not made by `make`, such as those of envpool.
             episodes = self.counters.total(EPISODES)
             counts[EPISODES] += 1
             self.emitter.episode(episodes, number, step=at)

@@ -34,7 +34,7 @@ _PHASE = re.compile(r"^@phase\s+(\S.*?)\s*$")
 
 @dataclass(frozen=True)
 class ShellScript:
-    """A script and what its comments say of it."""
+    """A script and its comments."""
 
     path: Path
     description: str
@@ -83,7 +83,7 @@ def run_script(
 ) -> dict[str, Any]:
     """Run the script to its end, and report its phases; return a summary."""
     phases = _Phases(context, script.phases)
-    # A phase that crashed must not be covered up by one that comes after it.
+    # -e: a later phase must not hide the failure of an earlier one.
     command = ["bash", "-e", "-o", "pipefail", str(script.path), *arguments]
     ending = run(command, on_line=phases.read, look=phases.look)
     judge(context, script.path.name + phases.last if ending.code else script.path.name, ending)
@@ -91,7 +91,7 @@ def run_script(
 
 
 class _Phases:
-    """Follows the phases of a script: by what it prints, or by the programs that it starts."""
+    """Follows the phases of a script, by its output or by the programs that it starts."""
 
     def __init__(self, context: RunContext[Any], names: tuple[str, ...]) -> None:
         self._context = context
@@ -101,20 +101,20 @@ class _Phases:
         self._is_told = False
 
     def read(self, line: str) -> None:
-        """Look for the beginning of a phase in a line; called by the thread that copies the output."""
+        """Look for `@phase NAME` in a line of output; called by the thread that copies it."""
         if found := _PHASE.match(line):
             self._is_told = True
             self._said.append(found[1])
 
     def look(self, counters: Counters) -> None:
-        """Report the phases that have begun since the last look."""
+        """Report phases that have begun since the last call."""
         names = self._said if self._is_told else self._names[: counters.programs]
         for name in names[len(self._begun) :]:
             self._begin(name, counters.step)
 
     @property
     def last(self) -> str:
-        """The phase that began last, in words that come after the name of the script."""
+        """The current phase, as a suffix for the name of the script."""
         return f", phase {self._begun[-1]['name']}," if self._begun else ""
 
     def _begin(self, name: str, step: int) -> None:
@@ -135,7 +135,7 @@ class _Phases:
             last["seconds"] = round(time.monotonic() - last.pop("at"), 3)
 
     def end(self, step: int) -> list[dict[str, Any]]:
-        """Return each phase with its steps and seconds; warn if there were fewer than the script promised."""
+        """Return each phase with its steps and seconds; warn if there were fewer than announced."""
         self._close(step)
         if len(self._begun) < len(self._names):
             missing = f"{len(self._begun)} of {len(self._names)} phases began: {', '.join(self._names)} were expected"

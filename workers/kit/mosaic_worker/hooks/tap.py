@@ -20,7 +20,7 @@ _NEW_STEP = 5
 
 
 class Tap:
-    """Follows one environment. It is told what happens like the kit's watches, and passes it on to one of them."""
+    """Follows one environment, and passes everything on to the watch of its frames, if there is one."""
 
     def __init__(self, reporter: "Reporter", index: int, *, is_evaluation: bool) -> None:
         """Count for `reporter`."""
@@ -44,7 +44,7 @@ class Tap:
             self.watch.began(self.seed)
 
     def seeded(self, seed: Any) -> None:
-        """The environment was seeded in the manner of old gym: the next episode is the one that it belongs to."""
+        """The environment was seeded as in old gym; the seed belongs to the next episode."""
         self._next_seed = seed
 
     def stepped(self, reward: Any, over: Any) -> None:
@@ -67,7 +67,7 @@ class Tap:
         self.length, self._return, self.seed = 0, 0.0, None
 
     def give_up(self, error: Exception) -> None:
-        """Go on counting steps only."""
+        """Stop reporting episodes, and only count steps."""
         self._is_broken, self._return, self.watch = True, 0.0, None
         self._reporter.say_once(f"no more episodes of environment {self.index}", error)
 
@@ -91,7 +91,7 @@ def tapped(env: Any, tap: Tap) -> Any:
 
 
 def _tapped_class(base: Any, tap: Tap) -> type:
-    """Derive a class for one environment. A copy of that environment is of the base class, and is not followed."""
+    """Derive a class for one environment. A copy of the environment has the base class, and is not followed."""
     base_step, stepped = base.step, tap.stepped
 
     def step(self: Any, action: Any) -> Any:
@@ -124,7 +124,7 @@ def _tapped_class(base: Any, tap: Tap) -> type:
 
 
 def _blank(kind: Any) -> Any:
-    """Begin a copy of an environment."""
+    """Create an empty instance, for the copy of an environment."""
     return kind.__new__(kind)
 
 
@@ -139,7 +139,7 @@ def called_from(paths: Sequence[str]) -> bool:
 
 
 def as_number(value: Any) -> float:
-    """Make a float of what programs log: numbers, tensors, arrays of one element."""
+    """Return a logged value (number, tensor, array of one element) as a float."""
     if hasattr(value, "detach"):
         value = value.detach()
     if hasattr(value, "reshape"):
