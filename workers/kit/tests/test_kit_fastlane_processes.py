@@ -12,10 +12,10 @@ TRAINING = """
 import functools, os, sys, threading
 import gymnasium
 import numpy as np
-from mosaic_worker.frames import fastlane
+from mosaic_worker.frames import fastlane, watch
 from mosaic_worker.emitter import Emitter
 
-fastlane._ALONE_S = 0.2  # a test does not want to wait for seconds
+watch._ALONE_S = 0.2  # a test does not want to wait for seconds
 
 
 class Painted(gymnasium.Env):
