@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from mosaic_bus.messages import AttemptPhase, FailureCategory, RunState, RunStateName
-
-if TYPE_CHECKING:
-    from mosaic_bus.messages import Checkpoint, EnvironmentStatus, ExitReport, HostState, Input, Resources, RunSpec
-    from mosaic_services.config_fields import Field
+from mosaic_bus.messages import (
+    AttemptPhase,
+    Checkpoint,
+    EnvironmentStatus,
+    ExitReport,
+    FailureCategory,
+    HostState,
+    Input,
+    Resources,
+    RunSpec,
+    RunState,
+    RunStateName,
+)
+from mosaic_services.config_fields import Field  # noqa: TC001 - the store reads these types at run time
 
 __all__ = [
     "NOT_BEGUN",
+    "NOT_STORED",
     "NOT_TAKEN",
     "REFUSED",
     "WHOLE_GPU",
@@ -45,6 +54,13 @@ _CONFLICT_S = 5.0
 
 # Shares of GPUs are counted in hundredths: sums of fractions would not come out even.
 WHOLE_GPU = 100
+
+# Fields of runs and attempts that belong to one life of the scheduler. A run's attempts and decisions have tables.
+NOT_STORED = {
+    *("attempts", "decisions", "last_decision", "version", "rests_until", "overtaken_at", "found"),
+    *("seen_at", "accepted_at", "offered_at", "missing_since", "missing_reports"),
+    *("stop_acknowledged", "refused_as", "warned"),
+}
 
 # (run, attempt number)
 Key = tuple[str, int]
