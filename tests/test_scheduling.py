@@ -118,7 +118,7 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint_and_says_why(stack):
     assert curve.steps == list(range(100)), "the ten steps that were lost and played again are in it once"
     why = stack.bus.request("scheduler", Why(run=run))
     assert any("attempt 1 on testhost failed" in fact and "step 40" in fact for fact in why.facts), why.facts
-    assert any("goes on from its checkpoint of step 40" in each.reason for each in why.decisions)
+    assert any("resumes from its checkpoint of step 40" in each.reason for each in why.decisions)
 
 
 def result_of(stack: Stack, run: str) -> dict:
@@ -164,7 +164,7 @@ def test_a_run_over_its_memory_limit_is_stopped_and_not_tried_again(stack):
     assert (state.state, state.category, state.attempt) == ("failed", "application", 1)
     assert "memory limit" in state.reason
     why = stack.bus.request("scheduler", Why(run=run))
-    assert "not tried again: the same memory limit would stop it again" in why.facts
+    assert "not retried: the same memory limit would stop it again" in why.facts
 
 
 @pytest.mark.slow
@@ -239,5 +239,5 @@ def test_a_configuration_that_fails_only_on_the_host_ends_once_with_its_reason(s
     assert (state.state, state.category, state.attempt) == ("failed", "configuration", 1)
     started = time.time()
     why = stack.bus.request("scheduler", Why(run=run))
-    assert "not tried again: the same configuration would be refused again" in why.facts
+    assert "not retried: the same configuration would be refused again" in why.facts
     assert why.run.ended_at < started

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "near_names", "shown"]
+__all__ = ["did_you_mean", "duration", "near_names", "shown"]
 
 _LONGEST_SHOWN = 200
 
@@ -31,3 +31,10 @@ def did_you_mean(name: object, known: Iterable[str], most: int = 2) -> str:
 def near_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """Names that look like a mistyped one, the likeliest first."""
     return difflib.get_close_matches(name, sorted(set(known)), n=most)
+
+
+def duration(seconds: float) -> str:
+    """Write `00:02:11`, or `3 d 04:00:00`."""
+    days, rest = divmod(max(0, int(seconds)), 86_400)
+    text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days} d {text}" if days else text

@@ -213,7 +213,7 @@ def test_bad_input_is_refused_with_2_and_one_line(cli, words, said):
 
 
 def test_drained_host_gets_nothing_and_says_so(cli):
-    assert "local gets nothing new" in cli("drain", "local", "--reason", "new disk").stdout
+    assert "local gets no new runs" in cli("drain", "local", "--reason", "new disk").stdout
     try:
         run = cli.submit("name=homeless", "episodes=1")
         assert "drained: new disk" in cli("hosts").stdout

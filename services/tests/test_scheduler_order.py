@@ -100,7 +100,7 @@ def test_a_run_ends_with_the_run_before_it_and_so_do_those_behind_it(story):
         chain.append(story.submit(name=str(number), after=(chain[-1],)))
     story.feed(events.HostReported, host(attempt(chain[0], "ended", code=1), cpus=8))
     assert {story.state(run).state for run in chain[1:]} == {RunStateName.CANCELLED}
-    assert story.state(chain[1]).reason == f"it was to come after 0 ({chain[0][-6:]}), which has failed"
+    assert story.state(chain[1]).reason == f"it depends on 0 ({chain[0][-6:]}), which has failed"
     assert not story.machine.ledger.queue
 
 
@@ -220,9 +220,9 @@ def test_what_no_host_could_take_is_refused_or_waits_for_one_to_join_as_the_spec
         "needs 1 cpu, 1024 MB and 2 GPUs; the largest host with worker w, local, has 2 cpus, 8000 MB and 1 GPU in all"
     )
     run = story.submit(gpus=2, requires=("a100",), wait_for_host=True)
-    assert "it waits for a host that can take it to join" in story.machine.ledger.runs[run].warnings[-1]
+    assert "it waits for such a host to join" in story.machine.ledger.runs[run].warnings[-1]
     assert story.state(run).reason == "no host has worker w and the tags a100"
-    assert story.why(run).facts[2] == "no host that is known could take it"
+    assert story.why(run).facts[2] == "no known host could take it"
     story.feed(events.HostReported, host(name="new", gpus=2, tags=["a100"]))
     assert story.state(run).host == "new"
 

@@ -46,7 +46,7 @@ def test_a_failed_run_rests_longer_each_time_and_is_then_placed_again(story):
         assert [each.attempt for each in story.sent(Place)][:1] == [number + 1]
     fail(story, run, 4)
     assert story.state(run).state is RunStateName.FAILED
-    assert "not tried again: attempt 4 was the last of 4" in story.why(run).facts
+    assert "not retried: attempt 4 was the last of 4" in story.why(run).facts
     assert len([fact for fact in story.why(run).facts if fact.startswith("attempt ")]) == 3
 
 
@@ -67,7 +67,7 @@ def test_only_failures_that_the_spec_names_and_that_can_succeed_are_tried_again(
     run = story.submit(retries={"max": 2, "on": on})
     fail(story, run, **how)
     assert (story.state(run).state is RunStateName.QUEUED) is again
-    assert again or any("not tried again: " in fact for fact in story.why(run).facts)
+    assert again or any("not retried: " in fact for fact in story.why(run).facts)
 
 
 @pytest.mark.parametrize("on", [["configuration"], ["lost"], [0], [256], ["exit 3"]])
@@ -90,10 +90,10 @@ def test_the_next_attempt_goes_on_from_the_newest_checkpoint_of_any_attempt(stor
     run = story.submit(retries={"max": 3, "on": ["application"], "delay_s": 0})
     saved = Checkpoint(path="/somewhere/step-40000", step=40000)
     fail(story, run, 1, checkpoint=saved)
-    assert "goes on from its checkpoint of step 40000" in story.state(run).reason
+    assert "resumes from its checkpoint of step 40000" in story.state(run).reason
     story.pass_time(1, host())
     assert story.sent(Place)[0].resume == saved
-    assert any("it goes on from the checkpoint of step 40000" in fact for fact in story.why(run).facts)
+    assert any("it resumes from the checkpoint of step 40000" in fact for fact in story.why(run).facts)
     fail(story, run, 2)  # before it had saved another one
     story.pass_time(1, host())
     assert story.sent(Place)[0].resume == saved

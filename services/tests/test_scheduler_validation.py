@@ -228,7 +228,7 @@ def test_a_schema_that_takes_for_ever_to_check_is_broken_and_refuses_nothing(mon
     monkeypatch.setattr("mosaic_services.scheduler.schema._LONGEST_CHECK_S", 0.1)
     made = ConfigSchema(schema)
     assert said_of(made, config) == []
-    assert made.broken == "TimeoutError: to check a configuration takes more than 0.1 s"
+    assert made.broken == "TimeoutError: checking a config takes more than 0.1 s"
 
 
 def test_a_pattern_is_checked_at_submission():

@@ -1,4 +1,4 @@
-"""All that the scheduler knows, and the small steps that every decision is made of.
+"""The scheduler's knowledge, and the elementary steps of every decision.
 
 Each step changes what is known and adds the instructions that follow from it; `machine.py` decides which steps to take.
 """
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 __all__ = ["REPEAT_S", "REPUBLISH_S", "Ledger"]
 
-# A command is sent again after this long, until a report shows that it had its effect.
+# Seconds after which a command is repeated, until a report shows its effect.
 REPEAT_S = 2.0
 REPUBLISH_S = 10.0
-# So many states at most are published again in one tick, so that a long queue does not flood the bus.
+# Maximum number of states republished per tick, so that a long queue does not flood the bus.
 _REPUBLISHED_AT_ONCE = 250
 
 
 class Ledger:
-    """Runs, hosts, queue and schemas, and the instructions of the event being handled."""
+    """Runs, hosts, queue and schemas, and the instructions that the current event has caused."""
 
     def __init__(
         self, at: Instant, tuning: SchedulerSettings, settings: Mapping[str, str] | None = None, version: int = 0
@@ -54,32 +54,32 @@ class Ledger:
         self.queue = Queue(tuning.keep_free_after_s)
         self.schemas: Schemas = {}
         self.out: list[todo.Instruction] = []
-        # What users have set: why the queue is paused, and which hosts are drained.
+        # Settings of users: why the queue is paused, which hosts are drained.
         self.settings = dict(settings or {})
-        # Group -> its runs, oldest first. A run that was repeated -> its repetition.
+        # Group -> its runs, oldest first. Run -> the run that repeats it.
         self.groups: dict[str, dict[str, Run]] = {}
         self.replaced: dict[str, str] = {}
-        # A run -> those that wait for it.
+        # Run -> runs that wait for it.
         self._dependents: dict[str, list[str]] = {}
-        # When telemetry was last asked for a run's checkpoints, since when one that has ended is not stored whole, and
-        # why telemetry did not answer.
+        # Run -> when telemetry was last asked for its checkpoints; ended run -> since when its journal is known not to
+        # be stored completely; and why telemetry did not answer, if it did not.
         self.fetched: dict[str, float] = {}
         self.unsettled: dict[str, float] = {}
         self.unanswered = ""
         self._next_seq = 1
-        # Runs that are not final -> when their state was last published, longest ago first.
+        # Run that is not final -> when its state was last published, oldest first.
         self._published: dict[str, float] = {}
-        # Runs whose state changed together with many others: published in the next ticks, some at a time.
+        # Runs that changed together with many others: published in the next ticks, some at a time.
         self._soon: dict[str, None] = {}
 
     def begin(self, at: Instant) -> None:
-        """Begin with another event or command."""
+        """Start to handle another event or command."""
         self.at, self.out = at, []
 
     # ── knowing ─────────────────────────────────────────────────────────────────────────────────
 
     def restore(self, runs: Iterable[Run]) -> None:
-        """Take the runs from the store, as they were when they were last saved."""
+        """Load the runs from the store."""
         ordered = sorted(runs, key=lambda each: each.seq)
         for run in ordered:
             self._enter(run)
@@ -100,7 +100,7 @@ class Ledger:
         elif refused is not None:
             self.queue.deferred[run.id] = run
         elif run.next_attempt_at is not None:
-            # The wall clock may have jumped: a run never rests for longer than it would have.
+            # The wall clock may have jumped: never rest longer than the retry's own delay.
             left = min(max(0.0, run.next_attempt_at - self.at.wall), rest_s(run, self._longest_rest_s))
             run.rests_until = self.at.mono + left
             self.queue.resting[run.id] = run
@@ -119,7 +119,7 @@ class Ledger:
             self._dependents.setdefault(each, []).append(run.id)
 
     def _queue(self, run: Run) -> None:
-        """Put a run among those that can start, or those that wait for other runs or their checkpoints."""
+        """Queue a run, or let it wait for other runs or their checkpoints."""
         if self.unmet(run):
             self.queue.blocked[run.id] = run
         elif run.references and not run.inputs:
@@ -128,7 +128,7 @@ class Ledger:
             self.queue.add(run)
 
     def next_seq(self) -> int:
-        """The next number of a run, in the order of submission."""
+        """The sequence number of the next run."""
         return self._next_seq
 
     def unmet(self, run: Run) -> list[Run]:
@@ -142,7 +142,7 @@ class Ledger:
         return self.settings.get("paused", "")
 
     def set(self, key: str, value: str) -> None:
-        """Change a setting, or remove it if the value is empty."""
+        """Change a setting; an empty value removes it."""
         if value:
             self.settings[key] = value
         else:
@@ -150,7 +150,7 @@ class Ledger:
         self.out.append(todo.SaveSetting(key, value))
 
     def host(self, name: str) -> Host:
-        """The host of that name; one that we hear of for the first time counts as heard just now."""
+        """The host of that name; a new one counts as heard just now."""
         if name not in self.hosts:
             drained = self.settings.get(f"drained:{name}", "")
             self.hosts[name] = Host(name, heard_at=self.at.mono, drained=drained)
@@ -158,7 +158,7 @@ class Ledger:
         return self.hosts[name]
 
     def open_attempt(self, host: str, run: str, number: int) -> tuple[Run, Attempt] | None:
-        """The attempt under way with that number on that host, if it is ours and its run is not final."""
+        """The current attempt of a run, if it has that number and is on that host."""
         found = self.runs.get(run)
         attempt = found.current if found else None
         if found is None or attempt is None or attempt.number != number or attempt.host != host:
@@ -166,7 +166,7 @@ class Ledger:
         return found, attempt
 
     def render(self, run: Run, now: float) -> RunState:
-        """Say how a run is, with the reason as it is at this moment."""
+        """Make a run's state message, with the reason as of now."""
         if run.state is RunStateName.QUEUED:
             return run.render(self.waits_for(run, now))
         if not run.final and run.host and (host := self.hosts[run.host]).silent:
@@ -174,7 +174,7 @@ class Ledger:
         return run.render()
 
     def waits_for(self, run: Run, now: float) -> str:
-        """Say what a queued run waits for."""
+        """Describe what a queued run waits for."""
         if run.id in self.queue.deferred:
             return self.hosts[run.attempts[-1].host].held(now) or run.reason
         if run.id in self.queue.blocked:
@@ -191,7 +191,7 @@ class Ledger:
     # ── deciding ────────────────────────────────────────────────────────────────────────────────
 
     def decide(self, run: Run, event: str, reason: str) -> None:
-        """Record why; the same thing twice in a row is recorded once."""
+        """Record a decision; the same one twice in a row is recorded once."""
         if run.last_decision == (event, reason):
             return
         run.last_decision = (event, reason)
@@ -199,7 +199,7 @@ class Ledger:
         self.out.append(todo.RecordDecision(run.id, run.decisions, self.at.wall, event, reason))
 
     def enqueue(self, runs: list[Run]) -> None:
-        """Take new runs in, which may wait for each other."""
+        """Add new runs, which may wait for each other."""
         for run in runs:
             self._enter(run)
         for run in runs:
@@ -207,7 +207,7 @@ class Ledger:
             self.out.append(todo.SaveRun(copy.copy(run), new=True))
 
     def place(self) -> None:
-        """Start whatever can start, in order."""
+        """Place every run that can start, in order."""
         references.fetch(self)
         hosts = self.hosts.values()
         for group in self.queue.place(hosts, self.at.mono, self.paused, self._start):
@@ -216,7 +216,7 @@ class Ledger:
                 self.publish_soon(run)
 
     def move(self, run: Run, state: RunStateName, reason: str, event: str = "") -> None:
-        """Bring a run that is not final into another state, or give it another reason."""
+        """Change the state or the reason of a run that is not final."""
         if (run.state, run.reason) == (state, reason):
             return
         run.state, run.reason, run.changed_at = state, reason, self.at.wall
@@ -225,7 +225,7 @@ class Ledger:
         self.publish(run)
 
     def _start(self, run: Run, choice: Choice) -> None:
-        """Give a run that has left the queue to a host."""
+        """Make an attempt on a host for a run that has left the queue."""
         if run.attempts and not run.attempts[-1].begun:
             run.attempts.pop()
         host, number = choice.host, len(run.attempts) + 1
@@ -240,7 +240,7 @@ class Ledger:
         self.send_place(run, attempt)
 
     def defer(self, run: Run, attempt: Attempt, refusal: CommandRefusedError) -> None:
-        """Take a run back that its host cannot take now; until it is sure that the host has not got it, it waits."""
+        """Take a run back that its host refused for the moment; it waits until the host certainly does not have it."""
         host = self.hosts[attempt.host]
         host.placed.pop(attempt.key, None)
         host.sent.pop(("place", *attempt.key), None)
@@ -254,7 +254,7 @@ class Ledger:
         self.move(run, RunStateName.QUEUED, host.held(self.at.mono), event="refused")
 
     def settle(self, attempt: Attempt, outcome: str) -> None:
-        """Let a run that a host had refused go on, to that host or another."""
+        """Queue a run again that a host had refused."""
         self.hosts[attempt.host].unsettled.pop(attempt.key, None)
         attempt.outcome = outcome
         self.save_attempt(attempt)
@@ -262,7 +262,7 @@ class Ledger:
             self.queue.add(run)
 
     def take_back(self, run: Run, attempt: Attempt) -> None:
-        """Give a run back to a host that refused it and has it after all: an earlier offer had arrived."""
+        """Return a run to a host that refused it and reports it now: an earlier offer had arrived."""
         host = self.hosts[attempt.host]
         self.queue.remove(run)
         host.unsettled.pop(attempt.key, None)
@@ -272,13 +272,13 @@ class Ledger:
         self.move(run, RunStateName.STARTING, f"{host.name} has it after all", event="placed")
 
     def stop(self, run: Run, attempt: Attempt, ending: Ending) -> None:
-        """Begin to stop an attempt; its host's reports say when it has stopped."""
+        """Start to stop an attempt; its host reports when it has stopped."""
         run.ending = ending
         self.move(run, RunStateName.STOPPING, ending.reason)
         self.send_stop(attempt.host, attempt.run, attempt.number, ending.reason)
 
     def end(self, run: Run, outcome: Outcome) -> None:
-        """Bring a run to its end, or back into the queue if its failure is worth another attempt."""
+        """End a run, or queue it again if it may be retried."""
         if attempt := run.current:
             self.hosts[attempt.host].placed.pop(attempt.key, None)
             attempt.outcome = outcome.state.value
@@ -296,7 +296,7 @@ class Ledger:
             ended += self._tell_dependents(ended.pop())
 
     def _rest(self, run: Run, outcome: Outcome, retry: Retry) -> None:
-        """Let a run rest before its next attempt."""
+        """Let a run wait for its next attempt."""
         run.rests_until = self.at.mono + retry.delay_s
         run.next_attempt_at = self.at.wall + retry.delay_s
         self.queue.resting[run.id] = run
@@ -306,7 +306,7 @@ class Ledger:
         self.move(run, RunStateName.QUEUED, said, event="retry")
 
     def wake(self) -> None:
-        """Let runs that have rested long enough wait for their turn."""
+        """Queue the runs whose retry delay is over."""
         for run in self.queue.awake(self.at.mono):
             self.queue.add(run)
 
@@ -319,20 +319,20 @@ class Ledger:
         self._soon.pop(run.id, None)
 
     def _tell_dependents(self, run: Run) -> list[Run]:
-        """Let the runs go that waited only for this one, or end them if it did not succeed; return those ended."""
+        """Release the runs that waited only for this one, or cancel them if it failed; return the cancelled ones."""
         ended = []
         for each in self._dependents.pop(run.id, ()):
             waiting = self.queue.blocked.get(each)
             if waiting is None:
                 continue
             if run.state is not RunStateName.SUCCEEDED:
-                reason = f"it was to come after {run.name} ({run.short}), which {said_of(run.state)}"
+                reason = f"it depends on {run.name} ({run.short}), which {said_of(run.state)}"
                 self._finish(waiting, Outcome(RunStateName.CANCELLED, reason))
                 ended.append(waiting)
             elif not self.unmet(waiting):
                 self.queue.remove(waiting)
                 self._queue(waiting)
-                self.decide(waiting, "released", "the runs that it was to come after have succeeded")
+                self.decide(waiting, "released", "the runs that it depends on have succeeded")
                 self.publish_soon(waiting)
         return ended
 
@@ -352,17 +352,17 @@ class Ledger:
         self._dependents.pop(run.id, None)
         for waiting in list(self.queue):
             if run.id in waiting.after or any(each.run == run.id for each in waiting.references):
-                said = f"it was to come after {run.name} ({run.short}), which could not be saved"
+                said = f"it depends on {run.name} ({run.short}), which could not be saved"
                 self.end(waiting, Outcome(RunStateName.CANCELLED, said))
 
     # ── telling ─────────────────────────────────────────────────────────────────────────────────
 
     def save(self, run: Run) -> None:
-        """Have a run stored."""
+        """Save a run."""
         self.out.append(todo.SaveRun(copy.copy(run)))
 
     def save_attempt(self, attempt: Attempt) -> None:
-        """Have an attempt stored."""
+        """Save an attempt."""
         self.out.append(todo.SaveAttempt(copy.copy(attempt)))
 
     def _touch(self, run: Run) -> None:
@@ -370,7 +370,7 @@ class Ledger:
         run.version = self.version
 
     def publish(self, run: Run) -> None:
-        """Have a run's state published after it changed."""
+        """Publish the state of a run that changed."""
         self._touch(run)
         self._publish(run)
 
@@ -381,7 +381,7 @@ class Ledger:
         self.out.append(todo.Publish(self.render(run, self.at.mono)))
 
     def publish_first(self, run: Run, *, soon: bool) -> None:
-        """Have a run's state published, unless that has been done; `soon` if it is one of many."""
+        """Publish the state of a new run unless that was done; `soon` for one of many."""
         if run.id in self._published:
             return
         if soon:
@@ -391,12 +391,12 @@ class Ledger:
             self.publish(run)
 
     def publish_soon(self, run: Run) -> None:
-        """Have a run's state published in one of the next ticks after it changed."""
+        """Publish the state of a run that changed in one of the next ticks."""
         self._touch(run)
         self._soon[run.id] = None
 
     def republish(self) -> None:
-        """Publish what waits for it, and again what has not been published for a while."""
+        """Publish postponed states, and repeat those that were not published for a while."""
         due = list(islice(self._soon, _REPUBLISHED_AT_ONCE))
         for run_id, at in self._published.items():
             if at > self.at.mono - REPUBLISH_S or len(due) >= _REPUBLISHED_AT_ONCE:
@@ -424,7 +424,7 @@ class Ledger:
         self.send(host, Stop(run=run, attempt=number, reason=reason))
 
     def send(self, host: str, command: Place | Stop | Forget) -> bool:
-        """Send a command to a host, unless it was sent a moment ago."""
+        """Send a command to a host, unless it was sent less than REPEAT_S ago."""
         sent = self.hosts[host].sent
         key = (command.name, command.run, command.attempt)
         if key in sent and self.at.mono - sent[key] < REPEAT_S:

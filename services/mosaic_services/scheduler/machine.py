@@ -1,4 +1,4 @@
-"""The scheduler's mind: events in, instructions out. It touches no socket, no file and no clock."""
+"""The scheduler's state machine: events and commands in, instructions out. No sockets, files or clocks."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = ["Machine"]
 Result = TypeVar("Result", bound="Model")
 
 SILENT_AFTER_S = 10.0
-# An attempt that its host had, and has not listed for this long in at least two reports, is gone.
+# An attempt is gone if its host has not listed it for this many seconds, in at least so many reports.
 VANISHED_AFTER_S = 10.0
 VANISHED_REPORTS = 2
-# The same for one that is being stopped and may never have arrived: time enough for a command under way to arrive.
+# The same for an attempt that is being stopped and may never have arrived: longer than a command can be in transit.
 SETTLED_AFTER_S = 5.0
-# And for one whose host reports, but never answered the command to stop it.
+# The same if the host never answered the command to stop it.
 UNANSWERED_AFTER_S = 30.0
-# Reports can come in quick succession: two of them count only if they are this far apart.
+# Two reports count as two only if they are this many seconds apart.
 MISSING_FOR_S = 0.5
 DESCRIBE_AGAIN_S = 10.0
-# If we did not tick for this long, it was we who slept, not the hosts.
+# A gap between two ticks longer than this means that this process was suspended; hosts were not silent.
 SLEPT_S = 5.0
 
 _PHASES = list(AttemptPhase)
@@ -49,7 +49,7 @@ _NOT_YET_RUNNING = (None, AttemptPhase.PREPARING, AttemptPhase.STARTING)
 
 
 class Machine:
-    """Decides about all runs; what it knows is in `ledger`."""
+    """Decides about all runs, on what the `ledger` knows."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Machine:
         self._ticked_at = at.mono
 
     def handle(self, event: events.Event) -> list[todo.Instruction]:
-        """Take one event; return what is to be done, in order."""
+        """Handle an event; return the instructions to carry out, in order."""
         ledger = self.ledger
         ledger.begin(event.at)
         match event:
@@ -89,7 +89,7 @@ class Machine:
         return ledger.out
 
     def execute(self, command: Command[Result], at: events.Instant) -> tuple[Result, list[todo.Instruction]]:
-        """Carry out a client's command; return its result and what is to be done. Raise CommandRefusedError."""
+        """Execute a client's command; return its result and the instructions. Raise CommandRefusedError."""
         self.ledger.begin(at)
         return cast("Result", requests.execute(self.ledger, command)), self.ledger.out
 
@@ -105,7 +105,7 @@ class Machine:
                 self._stop_acknowledged(attempt)
         elif event.refusal is None:
             self._acknowledge(attempt)
-        elif attempt.phase is None:  # A host that has shown the attempt has it, whatever it says to a repeated offer.
+        elif attempt.phase is None:  # A host that has listed the attempt has it, even if it refuses a repeated offer.
             self._place_refused(run, attempt, event.refusal)
 
     def _acknowledge(self, attempt: Attempt) -> None:
@@ -122,7 +122,7 @@ class Machine:
         if refusal.code not in outcomes.NOT_NOW:
             self.ledger.end(run, outcomes.of_refusal(refusal, attempt.host, run.ending))
         elif not attempt.acknowledged and run.ending is None:
-            # A host that took it may refuse a repeated offer; and reports settle what is being stopped.
+            # A host that accepted it may refuse a repeated offer. Reports settle an attempt that is being stopped.
             self.ledger.defer(run, attempt, refusal)
         self.ledger.place()
 
@@ -130,7 +130,7 @@ class Machine:
     def _stop_acknowledged(attempt: Attempt) -> None:
         if not attempt.stop_acknowledged:
             attempt.stop_acknowledged = True
-            # Only reports from now on can show that it is not there.
+            # Only later reports can show that the host does not have it.
             attempt.missing_reports = 0
             attempt.missing_since = None
 
@@ -179,7 +179,7 @@ class Machine:
             ledger.send_stop(host.name, report.run, report.attempt, reason)
 
     def _take_back(self, host: Host, report: AttemptReport) -> None:
-        """If a host has an attempt that it refused, an earlier offer of it had arrived."""
+        """Accept an attempt that the host refused and reports now: an earlier offer had arrived."""
         run = self.ledger.runs.get(report.run)
         attempt = run.attempts[-1] if run and run.attempts else None
         if run is None or attempt is None or attempt.begun:
@@ -191,13 +191,13 @@ class Machine:
                 self.ledger.take_back(run, attempt)
 
     def _never_arrives(self, host: Host, attempt: Attempt) -> bool:
-        """Whether a report without an attempt that was refused shows that no earlier offer of it arrives any more."""
+        """Whether an earlier offer of a refused attempt can no longer arrive; called for each report without it."""
         if attempt.refused_as == RefusalCode.STOPPING and host.state is not None and host.state.draining:
             return True
         return self._missing_for_good(attempt) and self.ledger.at.mono - attempt.offered_at > SETTLED_AFTER_S
 
     def _follow(self, run: Run, attempt: Attempt, report: AttemptReport) -> None:
-        """Bring a run's state to that of its attempt, which only ever goes forward."""
+        """Update a run from its attempt's phase, which never goes back."""
         ledger = self.ledger
         if attempt.phase is not None and _PHASES.index(report.phase) < _PHASES.index(attempt.phase):
             return
@@ -224,7 +224,7 @@ class Machine:
             ledger.publish(run)
 
     def _attempt_missing(self, host: Host, attempt: Attempt) -> None:
-        """Judge an attempt of ours that a report does not list: on its way, gone, or never arrived."""
+        """Decide about an attempt that a report does not list: in transit, gone, or never arrived."""
         ledger, now = self.ledger, self.ledger.at.mono
         run = ledger.runs[attempt.run]
         if not self._missing_for_good(attempt):
@@ -238,7 +238,7 @@ class Machine:
             ledger.end(run, Outcome(RunStateName.FAILED, reason, FailureCategory.INFRASTRUCTURE))
 
     def _missing_for_good(self, attempt: Attempt) -> bool:
-        """Count a report without an attempt; one such report can be late, so two are needed, some time apart."""
+        """Count a report without an attempt. One may have been late, so two are needed, some time apart."""
         now = self.ledger.at.mono
         attempt.missing_reports += 1
         if attempt.missing_since is None:
@@ -267,13 +267,13 @@ class Machine:
         placed = (ledger.runs[run] for host in ledger.hosts.values() for run, _ in host.placed)
         for run in [*ledger.queue, *placed]:
             fits = (run.spec.worker, run.spec.profile) == (told.worker, told.profile)
-            # One that was to come after another of them may have ended with it.
+            # It may have ended in this loop, with a run that it comes after.
             if fits and not run.final and run.checked != event.fingerprint and run.ending is None:
                 self._check_config(run)
         ledger.place()
 
     def _check_config(self, run: Run) -> None:
-        """Check the configuration of a run that was accepted before its worker was described."""
+        """Check the config of a run that was accepted before its worker was described."""
         ledger = self.ledger
         attempt = run.current
         hosts = ledger.hosts.values() if attempt is None else [ledger.hosts[attempt.host]]
@@ -290,7 +290,7 @@ class Machine:
             ledger.stop(run, attempt, Ending(RunStateName.FAILED, reason, FailureCategory.CONFIGURATION))
 
     def _keep_references(self, run: Run, fields: set[Field]) -> None:
-        """Forget what looked like a reference before it was known which fields take a path."""
+        """Drop references in fields that turn out not to take a path."""
         if run.inputs or all(each.field in fields for each in run.references):
             return
         run.references = tuple(each for each in run.references if each.field in fields)
@@ -313,7 +313,7 @@ class Machine:
         ledger.republish()
 
     def _watch(self, host: Host) -> None:
-        """Notice that a host has become silent, or has been so for too long."""
+        """Mark a silent host, and give up its runs after too long a silence."""
         ledger = self.ledger
         silent_for = ledger.at.mono - host.heard_at
         if silent_for > SILENT_AFTER_S and not host.silent:
@@ -324,7 +324,7 @@ class Machine:
                 reason = f"host {host.name} silent for {silent_for:.0f} s; what became of the attempt is not known"
                 ledger.end(ledger.runs[attempt.run], Outcome(RunStateName.LOST, reason))
             for attempt in list(host.unsettled.values()):
-                # It said that it did not take it: the run goes elsewhere, under a new number to be safe.
+                # The host refused it, so it may go elsewhere; a new number avoids two attempts of one number.
                 ledger.settle(attempt, NOT_TAKEN)
 
     def _tell_silence(self, host: Host, reason: str) -> None:
@@ -334,7 +334,7 @@ class Machine:
             self.ledger.publish(run)
 
     def _repeat_commands(self, host: Host) -> None:
-        """Send again what a report has not yet shown to have had its effect."""
+        """Repeat commands whose effect no report has shown yet."""
         ledger = self.ledger
         for key, attempt in host.placed.items():
             run = ledger.runs[attempt.run]
@@ -344,14 +344,14 @@ class Machine:
                 ledger.send_place(run, attempt)
 
     def _may_be_on_its_way(self, attempt: Attempt) -> bool:
-        """Whether it makes sense to offer an attempt again; one that was there, or was taken long ago, is gone."""
+        """Whether to offer an attempt again: not if the host had it, or accepted it long ago and lost it."""
         if attempt.phase is not None:
             return False
         return not attempt.acknowledged or self.ledger.at.mono - attempt.accepted_at < VANISHED_AFTER_S
 
 
 def _state_of(run: Run, attempt: Attempt) -> tuple[RunStateName, str]:
-    """Say where a run is, from the phase its host reports."""
+    """Derive a run's state and reason from the phase that its host reports."""
     host = attempt.host
     environments = ["/".join(each) for each in Demand.of(run.spec).environments]
     match attempt.phase:

@@ -36,23 +36,23 @@ __all__ = [
     "hundredths",
 ]
 
-# Outcomes of an attempt that its host could not take: it may yet arrive there by an offer that is still under way …
+# Outcomes of an attempt that its host refused for the moment. REFUSED: an earlier offer may still arrive there.
 REFUSED = "refused"
-# … and it certainly will not; the next placement has its number.
+# NOT_BEGUN: no offer can arrive any more, so the next placement reuses the number.
 NOT_BEGUN = "not begun"
-# … and its host was lost before that was sure: the next placement has a new number, and as many are left as before.
+# NOT_TAKEN: the host was lost before that was certain. The next placement has a new number; this one does not count.
 NOT_TAKEN = "not taken"
-# A host that could not take an attempt gets none for so long, twice as long each time.
+# Back-off after a host refused an attempt: first and longest delay in seconds. It doubles with each refusal.
 _HELD_S = 5.0
 _HELD_AT_MOST_S = 60.0
-# Another supervisor of the same name takes a host over once the one we listen to has been silent for so long, …
+# Seconds of silence after which another supervisor of the same name takes a host over.
 _TAKEN_OVER_AFTER_S = 3.0
-# … or for so long if both are known to be there: one that is slow for a moment must not lose its runs.
+# The same while both are known to be alive: a supervisor that is slow for a moment must not lose its runs.
 _RIVAL_AFTER_S = 10.0
-# Two supervisors have one name if both reported within this time.
+# Two supervisors share a name if both reported within this many seconds.
 _CONFLICT_S = 5.0
 
-# Shares of GPUs are counted in hundredths: sums of fractions would not come out even.
+# Shares of GPUs are counted in hundredths, since sums of floats are inexact.
 WHOLE_GPU = 100
 
 # Fields of runs and attempts that belong to one life of the scheduler. A run's attempts and decisions have tables.
@@ -73,7 +73,7 @@ def hundredths(share: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a run that is being stopped becomes once it has stopped."""
+    """The final state of a run that is being stopped."""
 
     state: RunStateName
     reason: str
@@ -107,7 +107,7 @@ class Attempt:
     ended_at: float | None = None
     outcome: str = ""
     exit: ExitReport | None = None
-    # Below: monotonic moments and counts of this life of the scheduler, not stored.
+    # Not stored: monotonic times and counts of this process.
     seen_at: float = 0.0
     accepted_at: float = 0.0
     offered_at: float = 0.0
@@ -119,7 +119,7 @@ class Attempt:
 
     @property
     def begun(self) -> bool:
-        """Whether it began, as far as is known."""
+        """Whether it began, as far as the scheduler knows."""
         return self.outcome not in {REFUSED, NOT_BEGUN}
 
     @property
@@ -130,7 +130,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Run:
-    """One run, from its submission to its end and after."""
+    """One run."""
 
     id: str
     seq: int
@@ -151,32 +151,32 @@ class Run:
     priority: int = 0
     # Ids of the runs that must have succeeded first.
     after: tuple[str, ...] = ()
-    # References in its config, and what they stand for once that is known.
+    # References in its config, and the checkpoints that they name once these are known.
     references: tuple[Reference, ...] = ()
     inputs: tuple[Input, ...] = ()
-    # Wall-clock time, to be shown and stored, before which there is no further attempt; the monotonic one is below.
+    # Wall-clock time of the next attempt, for display and storage; `rests_until` decides.
     next_attempt_at: float | None = None
     # Fingerprint of the environment whose schema accepted the configuration.
     checked: str = ""
     attempts: list[Attempt] = field(default_factory=list)
     decisions: int = 0
     last_decision: tuple[str, str] = ("", "")
-    # Grows whenever the run changes; see `RunState.version`. Not stored.
+    # Not stored: grows whenever the run changes, see `RunState.version`.
     version: int = 0
-    # Below: monotonic moments of this life of the scheduler, not stored.
+    # Not stored: monotonic times of this process.
     rests_until: float = float("-inf")
     overtaken_at: float | None = None
-    # What is known of its references before all are resolved; not stored.
+    # Not stored: the references resolved so far, until all are.
     found: dict[Field, Input] = field(default_factory=dict)
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place among runs that wait: smaller goes first."""
+        """Sort key among waiting runs; the smallest goes first."""
         return (-self.priority, self.seq)
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """From where a further attempt can go on: the newest checkpoint of any attempt."""
+        """The newest checkpoint of any attempt, from which a further attempt resumes."""
         saved = (attempt.exit.checkpoint for attempt in reversed(self.attempts) if attempt.exit)
         return next((each for each in saved if each), None)
 
@@ -187,7 +187,7 @@ class Run:
 
     @property
     def current(self) -> Attempt | None:
-        """The attempt that is under way, if the run is placed."""
+        """The current attempt, if the run is placed."""
         return self.attempts[-1] if self.attempts and not self.final and self.state is not RunStateName.QUEUED else None
 
     @property
@@ -197,16 +197,16 @@ class Run:
 
     @property
     def allowed(self) -> int:
-        """The number of its last attempt, should all fail."""
+        """The number of attempts that it may have."""
         return self.spec.retries.max + 1 + sum(attempt.outcome == NOT_TAKEN for attempt in self.attempts)
 
     @property
     def short(self) -> str:
-        """How people see the id."""
+        """The end of the id, as people see it."""
         return self.id[-6:]
 
     def render(self, reason: str | None = None) -> RunState:
-        """Make the message that says how the run is; `reason` replaces the one it keeps."""
+        """Make the state message; `reason` replaces the stored one."""
         return RunState(
             run=self.id,
             name=self.name,
@@ -234,7 +234,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a host has left: CPUs, memory, and of each GPU so many hundredths."""
+    """Free CPUs and memory, and the free hundredths of each GPU."""
 
     cpus: float = 0.0
     memory_mb: int = 0
@@ -243,29 +243,29 @@ class Room:
 
 @dataclass(slots=True)
 class Host:
-    """A host: its last report, and what we placed there that has not ended."""
+    """A host: its last report, and the attempts placed there that have not ended."""
 
     name: str
     heard_at: float
     state: HostState | None = None
     silent: bool = False
     placed: dict[Key, Attempt] = field(default_factory=dict)
-    # Attempts that it refused for the moment and that may yet arrive; until that is settled it gets nothing new.
+    # Attempts that it refused for the moment and that may still arrive. Until they are settled it gets nothing new.
     unsettled: dict[Key, Attempt] = field(default_factory=dict)
-    # Since when and until when it is held back, after how many refusals in a row, and why.
+    # Back-off after refusals: since when, until when, after how many in a row, and why.
     held_at: float = float("-inf")
     held_until: float = float("-inf")
     refusals: int = 0
     refusal: str = ""
-    # Why it gets nothing new, if somebody wants it so.
+    # The reason a user drained it; empty if it is not drained.
     drained: str = ""
-    # Another supervisor that reports under this name: which, when last, and whether ours has reported since.
+    # Another supervisor that reports under this name: its instance, its last report, whether ours reported since.
     rival: str = ""
     rival_at: float = float("-inf")
     contested: bool = False
     listed: frozenset[Key] = frozenset()
     environments: dict[tuple[str, str], EnvironmentStatus] = field(default_factory=dict)
-    # When each command was last sent, so that repeats are paced: (command, run, attempt) -> monotonic moment.
+    # (command, run, attempt) -> monotonic time when it was last sent; paces repeats.
     sent: dict[tuple[str, str, int], float] = field(default_factory=dict)
 
     def report(self, state: HostState, now: float) -> None:
@@ -279,7 +279,7 @@ class Host:
         }
 
     def listens_to(self, state: HostState, now: float) -> bool:
-        """Whether a report is from the supervisor whose reports count, or from one that takes over from it."""
+        """Whether to accept a report: it is from the current supervisor, or from one that takes over."""
         current = self.state
         if current is None or not current.instance or not state.instance or state.instance == current.instance:
             self.contested = bool(self.rival) and now - self.rival_at <= _CONFLICT_S
@@ -289,12 +289,12 @@ class Host:
             self.rival, self.rival_at = state.instance, now
             return False
         self.rival, self.contested = "", False
-        # What an earlier supervisor could not do, this one may.
+        # The new supervisor may be able to do what the old one refused.
         self.refusals, self.held_until = 0, float("-inf")
         return True
 
     def conflict(self, now: float) -> str:
-        """Say that two supervisors use the name of this host, if they do."""
+        """Describe the conflict if two supervisors use this host's name; empty if not."""
         if not self.contested or now - self.rival_at > _CONFLICT_S:
             return ""
         ours = self.state.instance if self.state else ""
@@ -304,7 +304,7 @@ class Host:
         )
 
     def hold(self, attempt: Attempt, why: str, now: float) -> None:
-        """Hold the host back after a refusal; refusals of offers that were made together count once."""
+        """Start or lengthen the back-off after a refusal; refusals of offers made together count once."""
         self.refusal = why
         if attempt.offered_at > self.held_at:
             self.refusals += 1
@@ -312,12 +312,12 @@ class Host:
             self.held_until = now + min(_HELD_S * 2 ** (self.refusals - 1), _HELD_AT_MOST_S)
 
     def took(self, attempt: Attempt) -> None:
-        """Note that it took an attempt; if that was offered after the last refusal, it is well again."""
+        """Note that it accepted an attempt; if that was offered after the last refusal, the back-off ends."""
         if attempt.offered_at > self.held_at:
             self.refusals, self.held_until = 0, float("-inf")
 
     def held(self, now: float) -> str:
-        """Say why it is held back, if it is."""
+        """The reason for the back-off; empty if there is none."""
         if now >= self.held_until and not self.unsettled:
             return ""
         seconds = math.ceil(self.held_until - now) if self.held_until > now else 0
@@ -326,23 +326,23 @@ class Host:
 
     @property
     def tags(self) -> frozenset[str]:
-        """What runs may require of it."""
+        """Its tags."""
         return frozenset(self.state.tags) if self.state else frozenset()
 
     def total(self) -> Room:
-        """What it would have left if it were empty."""
+        """Its resources in all."""
         if self.state is None:
             return Room()
         total = self.state.total
         return Room(total.cpus, total.memory_mb, {gpu.id: WHOLE_GPU for gpu in self.state.gpus})
 
     def free(self) -> Room:
-        """What nothing takes: reported attempts and placed ones not yet reported are counted, each once."""
+        """Its free resources: reported attempts and placed ones not yet reported are subtracted, each once."""
         total = self.total()
         if self.state is None:
             return total
         cpus, memory, gpus = total.cpus, total.memory_mb, total.gpus
-        # A GPU that has gone away while runs hold it is not there to be given away either.
+        # A GPU may have gone away while runs hold it.
         taken = [
             (each.resources, each.gpus or _gpus_of(self.placed.get((each.run, each.attempt))))
             for each in self.state.attempts

@@ -1,4 +1,4 @@
-"""Readable names of runs, and finding a run by what a person typed."""
+"""Makes readable names of runs, and finds runs and groups by what a person typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its run: pure functions from reports to outcomes."""
+"""Derives the outcome of a run from the end of its attempt: pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import FailureCategory, RunStateName
 from mosaic_bus.refusals import RefusalCode
-from mosaic_services.scheduler.wording import duration
+from mosaic_bus.wording import duration
 
 if TYPE_CHECKING:
     from mosaic_bus.errors import CommandRefusedError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_NOW", "Outcome", "of_exit", "of_refusal"]
 
-# With these a host says that it cannot take an attempt now; all other refusals are final.
+# Refusals by which a host says that it cannot take an attempt now. All others are final.
 NOT_NOW = frozenset({RefusalCode.STOPPING, RefusalCode.HOST_UNAVAILABLE})
 _CONFIGURATION_REFUSALS = frozenset(
     {
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def of_exit(exit_report: ExitReport | None, ending: Ending | None, host: str) -> Outcome:
-    """Judge an attempt that its host reports as ended."""
+    """The outcome of an attempt that its host reports as ended."""
     if exit_report is None:
         reason = f"host {host} says it ended, but not how"
         return Outcome(RunStateName.FAILED, reason, FailureCategory.INFRASTRUCTURE)
@@ -58,14 +58,14 @@ def of_exit(exit_report: ExitReport | None, ending: Ending | None, host: str) ->
     if code == 0 and exit_report.category is None:
         return Outcome(RunStateName.SUCCEEDED, how, exit_code=code, ended_at=ended_at)
     reason = exit_report.reason or how
-    # Its host knows whose fault it is; one that does not say so is itself not as it should be.
+    # The host names the category; one that does not is itself at fault.
     category = exit_report.category or FailureCategory.INFRASTRUCTURE
     detail = "\n".join(exit_report.last_lines)
     return Outcome(RunStateName.FAILED, reason, category, code, detail, ended_at, exit_report.limit)
 
 
 def of_refusal(refusal: CommandRefusedError, host: str, ending: Ending | None) -> Outcome:
-    """Judge an attempt that its host refused to take."""
+    """The outcome of an attempt that its host refused."""
     if ending is not None:
         return Outcome(ending.state, ending.reason, ending.category)
     fault = FailureCategory.CONFIGURATION if refusal.code in _CONFIGURATION_REFUSALS else FailureCategory.INFRASTRUCTURE

@@ -1,4 +1,4 @@
-"""Where a run can go, and if nowhere, why: pure functions over hosts and demands."""
+"""Chooses a host for a run, or says why none will do: pure functions over hosts and demands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "Demand", "Wait", "choose", "could_hold", "could_take", "pick_gpus", "suits"]
 
-# Sums of fractions of CPUs are compared with this tolerance.
+# Tolerance for comparing sums of fractional CPUs.
 _EPSILON = 1e-9
 _HOSTS_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What decides where a run can go; runs with equal demands are interchangeable for placement."""
+    """What placement depends on; runs with equal demands are interchangeable."""
 
     # (worker, profile) of each environment that must be on the host, the run's own first.
     environments: tuple[tuple[str, str], ...]
@@ -31,12 +31,12 @@ class Demand:
     memory_mb: int
     gpus: float = 0.0
     requires: frozenset[str] = frozenset()
-    # Where the files are that it reads; empty if any host will do.
+    # Hosts that have the checkpoints it reads; empty if any host will do.
     hosts: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, spec: RunSpec, inputs: Collection[Input] = ()) -> Demand:
-        """Read the demand of a spec, and of the checkpoints that its references stand for."""
+        """The demand of a spec and of the checkpoints that it reads."""
         asked = spec.resources
         return cls(
             ((spec.worker, spec.profile), *((use.worker, use.profile) for use in spec.uses)),
@@ -49,7 +49,7 @@ class Demand:
 
     @property
     def what(self) -> str:
-        """The workers, and what else a host must have, in words."""
+        """What a host must have, in words."""
         workers = " and ".join(_name(each) for each in self.environments)
         tags = f" and the tags {', '.join(sorted(self.requires))}" if self.requires else ""
         where = f", and is {' and '.join(sorted(self.hosts))}, where its checkpoint is" if self.hosts else ""
@@ -77,19 +77,19 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """No host can take the run now. `kind` changes only when the reason does in more than its numbers."""
+    """No host can take the run now. `kind` stays the same if only the numbers in the reason change."""
 
     kind: str
     reason: str
 
     @property
     def for_room(self) -> bool:
-        """Whether it would fit if others ended."""
+        """Whether it would fit if other runs ended."""
         return self.kind.startswith("room:")
 
 
 def choose(demand: Demand, run: Run, hosts: Collection[Host], now: float, kept: Mapping[str, Run]) -> Choice | Wait:
-    """Take the best of the hosts that can take the run now; `kept` are hosts kept free, and for whom."""
+    """Choose the best host that can take the run now; `kept` are hosts kept free, and for which run."""
     known = [host for host in hosts if host.state is not None]
     if not known:
         return Wait("no_host", "no host has reported yet")
@@ -120,27 +120,27 @@ def choose(demand: Demand, run: Run, hosts: Collection[Host], now: float, kept: 
 
 @dataclass(slots=True)
 class _Found:
-    """Hosts that have the tags, by what stands in the way."""
+    """Hosts that have the tags, by what prevents placement."""
 
     fitting: list[tuple[bool, Host]] = field(default_factory=list)
     full: list[Host] = field(default_factory=list)
     closed: list[_Closed] = field(default_factory=list)
     silent: list[Host] = field(default_factory=list)
     broken: list[Host] = field(default_factory=list)
-    # Which environments hosts lack, in words.
+    # `HOST lacks ENVIRONMENT` for each host that lacks one.
     lacking: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """A host that takes nothing, or not this run, at the moment."""
+    """A host that takes no runs, or not this one, at the moment."""
 
     kind: str
     reason: str
 
 
 def _badness(demand: Demand, run: Run, installed: bool, host: Host) -> tuple[bool, bool, bool, bool]:
-    """What speaks against a host, most important first; among equals the first by name is taken."""
+    """Reasons against a host, the most important first; a tie goes to the first by name."""
     last = run.attempts[-1] if run.attempts else None
     resumes_elsewhere = run.checkpoint is not None and last is not None and last.host != host.name
     failed_here = run.checkpoint is None and last is not None and last.host == host.name
@@ -164,7 +164,7 @@ def _closed(host: Host, run: Run, now: float, kept: Mapping[str, Run]) -> _Close
 
 
 def suits(demand: Demand, host: Host) -> bool:
-    """Whether a host has the tags that are required, none that is not wanted, and the files that the run reads."""
+    """Whether a host has the required tags, no unwanted tag, and the checkpoints that the run reads."""
     if demand.hosts and host.name not in demand.hosts:
         return False
     return all(tag[1:] not in host.tags if tag.startswith("!") else tag in host.tags for tag in demand.requires)
@@ -181,7 +181,7 @@ def could_take(demand: Demand, host: Host) -> bool:
 
 
 def pick_gpus(asked: float, free: Mapping[str, int]) -> dict[str, float] | None:
-    """Choose GPUs: whole ones, or a share of the one that is fullest already; None if there are not enough."""
+    """Choose whole GPUs, or a share of the fullest one that has room; None if there are not enough."""
     if asked == 0:
         return {}
     if asked < 1:
@@ -197,7 +197,7 @@ def _fits(demand: Demand, room: Room) -> bool:
 
 
 def _lacking(demand: Demand, room: Room) -> list[str]:
-    """Which resources stand in the way."""
+    """The resources that do not suffice."""
     lacking = []
     if demand.cpus > room.cpus + _EPSILON:
         lacking.append("cpus")

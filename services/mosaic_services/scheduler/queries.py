@@ -1,4 +1,4 @@
-"""Answers to questions about runs and hosts, read from the ledger."""
+"""Answers queries about runs and hosts from the ledger."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _named(ledger: Ledger, command: Runs) -> tuple[dict[str, Run], dict[str, int
 
 
 def group_list(ledger: Ledger, query: str, limit: int) -> GroupList:
-    """Groups, newest first, or the one that is meant."""
+    """Groups, newest first, or the one that fits the query."""
     if query:
         return GroupList(groups=[_group_state(ledger, *find_group(ledger.groups, query))])
     newest = islice(reversed(ledger.groups.items()), limit)
@@ -116,12 +116,12 @@ def snapshot(ledger: Ledger, command: Snapshot, now: float) -> SnapshotResult:
 
 
 def state_counts(ledger: Ledger, *, ended: bool = True) -> dict[str, int]:
-    """How many runs there are in each state that has any; without those that have ended, if so wanted."""
+    """Number of runs by state; with `ended=False`, only of runs that are not final."""
     return Counter(run.state.value for run in ledger.runs.values() if ended or not run.final)
 
 
 def attempt_detail(run: Run, attempt: Attempt) -> dict[str, Any]:
-    """One attempt, as `show` tells it."""
+    """One attempt, as in the answer to `show`."""
     return {
         "attempt": attempt.number,
         "host": attempt.host,

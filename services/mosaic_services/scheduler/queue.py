@@ -28,7 +28,7 @@ class Group:
     demand: Demand
     runs: dict[str, Run] = field(default_factory=dict)
     wait: Wait = field(default_factory=lambda: Wait("", "waits for its turn"))
-    # Whether the runs stand in order; thousands may come or change their priority before anybody asks who is first.
+    # Whether `runs` is sorted. Sorting is postponed, since thousands of runs may arrive or change before it matters.
     ordered: bool = True
 
     @property
@@ -41,22 +41,22 @@ class Group:
 
 
 class Queue:
-    """All runs that wait: those that could start, and those that may not yet."""
+    """All waiting runs: those that could start, and those that may not yet."""
 
     def __init__(self, keep_free_after_s: float) -> None:
         self._keep_free_after_s = keep_free_after_s
         self._groups: dict[Demand, Group] = {}
         # The group of each run that could start.
         self._group_of: dict[str, Group] = {}
-        # Runs that wait to hear whether a host that refused them has them after all: they go nowhere meanwhile.
+        # Runs that a host refused and may still have; they stay here until that is settled.
         self.deferred: dict[str, Run] = {}
         # Runs that wait for other runs to succeed.
         self.blocked: dict[str, Run] = {}
         # Runs that wait for checkpoints of other runs.
         self.awaiting: dict[str, Run] = {}
-        # Runs that failed and rest before their next attempt.
+        # Runs that failed and wait for their retry delay.
         self.resting: dict[str, Run] = {}
-        # Hosts that are kept free, and for whom.
+        # Host kept free -> the run it is kept for.
         self.kept: dict[str, Run] = {}
 
     def __len__(self) -> int:
@@ -68,12 +68,12 @@ class Queue:
         yield from self.ready()
 
     def ready(self) -> Iterator[Run]:
-        """Runs that could start if there were room, in no particular order."""
+        """Runs that could start if there were room, in no order."""
         for group in self._groups.values():
             yield from group.runs.values()
 
     def add(self, run: Run) -> None:
-        """Put a run in its place among those that could start."""
+        """Add a run to those that could start."""
         self.remove(run)
         demand = Demand.of(run.spec, run.inputs)
         group = self._groups.setdefault(demand, Group(demand))
@@ -83,7 +83,7 @@ class Queue:
         group.runs[run.id] = run
 
     def remove(self, run: Run) -> None:
-        """Take a run out, wherever it stands."""
+        """Remove a run from whatever it waits in."""
         for each in (self.deferred, self.blocked, self.awaiting, self.resting):
             each.pop(run.id, None)
         if group := self._group_of.pop(run.id, None):
@@ -92,7 +92,7 @@ class Queue:
                 del self._groups[group.demand]
 
     def reorder(self, run: Run) -> None:
-        """Take note that a run has another priority."""
+        """Note that a run has another priority."""
         if group := self._group_of.get(run.id):
             group.ordered = False
 
@@ -101,13 +101,13 @@ class Queue:
         return self._group_of.get(run.id)
 
     def awake(self, now: float) -> list[Run]:
-        """The runs that have rested long enough."""
+        """Runs whose retry delay is over."""
         return [run for run in self.resting.values() if now >= run.rests_until]
 
     def place(
         self, hosts: Collection[Host], now: float, paused: str, start: Callable[[Run, Choice], None]
     ) -> list[Group]:
-        """Start all that fits, in order; return the groups that now wait for another reason.
+        """Start every run that fits, in order; return the groups whose reason to wait changed.
 
         `start` must take the room on the host; the run has then left the queue.
         """
@@ -148,13 +148,13 @@ class Queue:
 
     @staticmethod
     def _note_overtaking(waiting: list[Group], host: Host, now: float) -> None:
-        """Note who could have used what a later run gets."""
+        """Note which waiting runs could have used the host that a later run gets."""
         for group in waiting:
             if group.head.overtaken_at is None and could_take(group.demand, host):
                 group.head.overtaken_at = now
 
     def _keep_free(self, group: Group, hosts: Collection[Host], now: float, before: dict[str, Run]) -> None:
-        """Keep a host free for a run that has been overtaken for too long: the same as before, or the emptiest."""
+        """Keep a host free for a run that has been overtaken for too long: the same host as before, or the emptiest."""
         run = group.head
         if run.overtaken_at is None or now - run.overtaken_at < self._keep_free_after_s:
             return

@@ -1,4 +1,4 @@
-"""The commands of clients that change something: each function carries one out, or refuses it before any change."""
+"""Executes the commands that change something, or refuses them before anything changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _CIRCLE_NAMED = 10
 
 
 def execute(ledger: Ledger, command: Command[Any]) -> Model:
-    """Carry a command out and return its result; raise CommandRefusedError before anything has changed."""
+    """Execute a command and return its result; raise CommandRefusedError before anything has changed."""
     match command:
         case Submit():
             return _submitted(_admit(ledger, {command.run: command.spec})[0])
@@ -107,7 +107,7 @@ def _rerun(ledger: Ledger, command: Rerun) -> list[Run]:
 
 
 def _did_not_succeed(ledger: Ledger, run: Run, request: str) -> bool:
-    """Whether a run is worth repeating: failed, lost, or never begun because of another, and not repeated yet."""
+    """Whether to repeat a run: it failed, was lost, or never began because another failed, and is not repeated yet."""
     repeated = ledger.replaced.get(run.id)
     if repeated is not None and repeated != _derived_id(request, run.id):
         return False
@@ -122,9 +122,9 @@ def _newest(ledger: Ledger, run: str) -> str:
 
 
 def _derived_id(request: str, run: str) -> str:
-    """The id of a repetition: the same for the same request, however often that arrives."""
+    """The id of a repetition; the same request always gives the same id."""
     digest = hashlib.sha256(f"{request} {run}".encode()).digest()[:10]
-    # Base 32 as in RFC 4648, written with the letters of a ULID.
+    # Base 32 of RFC 4648 in the alphabet of ULIDs.
     text = base64.b32encode(digest).decode().translate(_TO_ULID)
     return request[:_TIME_PART] + text
 
@@ -137,7 +137,7 @@ def _submitted(run: Run) -> Submitted:
 
 
 def _as_stored(spec: RunSpec) -> RunSpec:
-    """Return a spec as it will be read from the store, so that equal specs stay equal."""
+    """A spec as the store will return it, so that equal specs compare equal."""
     try:
         return RunSpec.model_validate_json(spec.model_dump_json())
     except (PydanticSerializationError, ValidationError) as error:
@@ -145,7 +145,7 @@ def _as_stored(spec: RunSpec) -> RunSpec:
 
 
 def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
-    """Check runs and queue them, all or none. A run that is already known is left as it is."""
+    """Check runs and queue all or none. A run that is already known is left alone."""
     given = {run_id: _as_stored(spec) for run_id, spec in given.items()}
     batch = {run_id: make_name(spec) for run_id, spec in given.items()}
     named: dict[str, list[str]] = {}
@@ -198,7 +198,7 @@ def _what(run: Run) -> str:
 
 
 def _resolve(ledger: Ledger, spec: RunSpec, batch: dict[str, str], named: dict[str, list[str]]) -> tuple[str, ...]:
-    """Find the runs that a run is to come after: by id, or by name, in the same command first."""
+    """Find the runs of `after`."""
     found: dict[str, None] = {}
     for query in spec.after:
         first = _find(ledger, "after", query, batch, named)
@@ -211,7 +211,7 @@ def _resolve(ledger: Ledger, spec: RunSpec, batch: dict[str, str], named: dict[s
 
 
 def _refer(ledger: Ledger, field: Field, text: str, batch: dict[str, str], named: dict[str, list[str]]) -> Reference:
-    """Find the run of which a field names a checkpoint."""
+    """Find the run whose checkpoint a field names."""
     parsed = parse(text)
     if parsed is None:
         problem = Problem(field=dotted(field), message=f"{text!r} is not allowed; allowed: {FORM}", value=brief(text))
@@ -223,7 +223,7 @@ def _refer(ledger: Ledger, field: Field, text: str, batch: dict[str, str], named
 
 
 def _find(ledger: Ledger, field: str, query: str, batch: dict[str, str], named: dict[str, list[str]]) -> Run | str:
-    """Find a run that a field names by id or name: the id of a run of the same command first, else a known run."""
+    """Find a run by id or name: the id of a run of the same command, else a known run."""
     fresh = [query] if query in batch else named.get(query, [])
     if len(fresh) > 1:
         said = f"{field}: {query!r} is the name of {len(fresh)} runs of this command; use ids"
@@ -256,7 +256,7 @@ def _refuse_circles(new: list[Run]) -> None:
                 free.append(each)
     if not waits:
         return
-    # Whoever is left waits for somebody who is left, too: following them leads round.
+    # Each remaining run waits for another remaining run, so following them leads into a circle.
     circle = [next(iter(waits))]
     while (following := min(waits[circle[-1]])) not in circle:
         circle.append(following)
@@ -270,7 +270,7 @@ def _refuse_circles(new: list[Run]) -> None:
 
 
 def _cancel(ledger: Ledger, command: Cancel) -> str:
-    """Stop a run, or take it out of the queue."""
+    """Stop a run, or remove it from the queue."""
     run = find_run(ledger.runs, command.run, active=True)
     if run.final:
         said = f"run {run.short} ({run.name}) {said_of(run.state)} already: {run.reason}"
@@ -287,7 +287,7 @@ def _cancel_group(ledger: Ledger, command: CancelGroup) -> str:
     if not running:
         raise CommandRefusedError(RefusalCode.ALREADY_FINAL, f"all {len(members)} runs of {group} have ended")
     for run in running:
-        # One that was to come after another of them has ended with it.
+        # A run that comes after another of the group has ended with it.
         if not run.final:
             _end(ledger, run, command.reason)
     ledger.place()
@@ -306,7 +306,7 @@ def _end(ledger: Ledger, run: Run, reason: str) -> str:
 
 
 def _prioritise(ledger: Ledger, command: Prioritise) -> str:
-    """Change the priority of a run, or of the runs of a group, that wait."""
+    """Change the priority of a waiting run, or of the waiting runs of a group."""
     if command.group:
         what, members = find_group(ledger.groups, command.group)
         waiting = [run for run in members.values() if run.state is RunStateName.QUEUED]
@@ -335,17 +335,17 @@ def _about(run: Run) -> RefusalDetails:
 
 
 def _pause(ledger: Ledger, command: PauseQueue) -> str:
-    """Place nothing more, or go on placing."""
+    """Pause or resume the queue."""
     ledger.set("paused", (command.reason or "no reason given") if command.paused else "")
     ledger.place()
     running = sum(len(host.placed) for host in ledger.hosts.values())
-    going = "1 run goes on" if running == 1 else f"{running} runs go on"
-    return f"the queue is paused; {going}" if command.paused else "the queue goes on"
+    going = "1 run continues" if running == 1 else f"{running} runs continue"
+    return f"the queue is paused; {going}" if command.paused else "the queue is resumed"
 
 
 def _drain(ledger: Ledger, command: Drain) -> str:
-    """Place nothing more on a host, or place there again."""
-    # One that was drained and has not reported since a restart is known, too.
+    """Drain a host, or use it again."""
+    # A drained host is known even if it has not reported since a restart.
     if command.host not in ledger.hosts and f"drained:{command.host}" not in ledger.settings:
         known = list(ledger.hosts)
         details = RefusalDetails(value=brief(command.host), near=near_names(command.host, known), allowed=known)
@@ -354,5 +354,5 @@ def _drain(ledger: Ledger, command: Drain) -> str:
     host.drained = (command.reason or "no reason given") if command.drained else ""
     ledger.set(f"drained:{host.name}", host.drained)
     ledger.place()
-    left = f"{len(host.placed)} runs there go on" if host.placed else "nothing runs there"
-    return f"{host.name} gets nothing new; {left}" if command.drained else f"{host.name} is used again"
+    left = f"{len(host.placed)} runs there continue" if host.placed else "nothing runs there"
+    return f"{host.name} gets no new runs; {left}" if command.drained else f"{host.name} is used again"

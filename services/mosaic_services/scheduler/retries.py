@@ -1,4 +1,4 @@
-"""Whether a failure is worth another attempt: a pure function from a run and how its attempt ended."""
+"""Decides whether a failed run is retried: a pure function of the run and how its attempt ended."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GiveUp", "Retry", "judge", "rest_s"]
 
-# So many attempts in a row that end in the same way, each within this time, show that a further one would do so, too.
+# After FLAPS attempts in a row that ended in the same way within FLAP_S seconds, another would end so, too.
 FLAPS = 3
 FLAP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """There is another attempt, after a while."""
+    """Another attempt, after a delay."""
 
     delay_s: float
     reason: str
@@ -29,7 +29,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """There is none; the reason is empty where nobody would expect one."""
+    """No further attempt; the reason is empty if nobody would expect one."""
 
     reason: str
 
@@ -42,25 +42,23 @@ def judge(run: Run, outcome: Outcome, longest_rest_s: float) -> Retry | GiveUp:
     attempt = run.attempts[-1] if run.attempts else None
     if attempt is None or not wanted.max:
         return GiveUp("")
-    # A host that fell silent is the machinery's fault as much as one that says so.
+    # A host that fell silent is an infrastructure failure, too.
     category = FailureCategory.INFRASTRUCTURE if outcome.state is RunStateName.LOST else outcome.category
     if category is FailureCategory.CONFIGURATION:
-        return GiveUp("not tried again: the same configuration would be refused again")
+        return GiveUp("not retried: the same configuration would be refused again")
     if outcome.limit:
-        return GiveUp(f"not tried again: the same {outcome.limit} limit would stop it again")
+        return GiveUp(f"not retried: the same {outcome.limit} limit would stop it again")
     if not {category, outcome.exit_code} & set(wanted.on):
         how = f"{category} failures" + (f" with exit {outcome.exit_code}" if outcome.exit_code else "")
-        return GiveUp(
-            f"not tried again: {how} are not among retries.on ({', '.join(map(str, wanted.on)) or 'nothing'})"
-        )
+        return GiveUp(f"not retried: {how} are not among retries.on ({', '.join(map(str, wanted.on)) or 'nothing'})")
     if run.begun >= run.allowed:
-        return GiveUp(f"not tried again: attempt {run.begun} was the last of {run.allowed}")
+        return GiveUp(f"not retried: attempt {run.begun} was the last of {run.allowed}")
     if how := _flapping(run):
-        return GiveUp(f"not tried again: {how}")
+        return GiveUp(f"not retried: {how}")
     delay = rest_s(run, longest_rest_s)
     saved = run.checkpoint
     step = f" of step {saved.step}" if saved and saved.step is not None else ""
-    resumes = f"goes on from its checkpoint{step}" if saved else "starts from the beginning"
+    resumes = f"resumes from its checkpoint{step}" if saved else "starts from the beginning"
     return Retry(delay, f"attempt {run.begun + 1} of {run.allowed} {resumes} in {number(delay)} s")
 
 
@@ -70,7 +68,7 @@ def rest_s(run: Run, longest_s: float) -> float:
 
 
 def _flapping(run: Run) -> str:
-    """Say how the newest attempts failed, if all did so in the same way and soon after their start."""
+    """Describe how the newest attempts failed, if all failed in the same way soon after their start."""
     newest = [each for each in run.attempts if each.begun][-FLAPS:]
     ways = {_way(each) for each in newest}
     if len(newest) < FLAPS or len(ways) != 1 or not all(_was_short(each) for each in newest):

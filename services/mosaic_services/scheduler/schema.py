@@ -1,4 +1,4 @@
-"""Checks a run's configuration against the JSON Schema of its worker, in words a person can act on."""
+"""Checks a run's config against its worker's description, in words that a person can act on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigSchema", "possible_references"]
 
-# Seconds of computing; a list of a megabyte, the most that is allowed, takes three.
+# CPU seconds for one check. A list of a megabyte, the largest config, takes three.
 _LONGEST_CHECK_S = 5.0
 _LONGEST_VALUE = 80
 _LONGEST_REASON = 300
@@ -34,12 +34,12 @@ _VALUES_NAMED = 8
 # Levels of a schema that are searched for fields to suggest; a schema may refer to itself.
 _DEEPEST = 10
 _ABSOLUTE_PATH = "absolute-path"
-# The supervisor puts the run's id into the worker's file; a user never writes it.
+# The supervisor adds the run's id; users do not write it.
 _GIVEN_BY_US = "run_id"
 
 
 class ConfigSchema:
-    """What configuration a worker takes.
+    """The config that a worker takes.
 
     Workers are not ours: a schema can be wrong in any way, and some ways show only when a value is checked. Such a
     schema is `broken`, with the reason, and must not keep the worker's runs from being tried: the worker checks its
@@ -58,7 +58,7 @@ class ConfigSchema:
         self._needs = {each.get("name"): each.get("needs") for each in algorithms if each.get("runs") is False}
         self._environments = frozenset(environments)
         self._validator: Draft202012Validator | None = None
-        # References that a check came across where a path belongs.
+        # References found in fields that take a path.
         self._seen: set[str] = set()
         try:
             with _time_limit():
@@ -68,7 +68,7 @@ class ConfigSchema:
             self._give_up(error)
 
     def problems(self, config: dict[str, Any]) -> list[Problem]:
-        """Name each field that is wrong, the value given and what is allowed; empty if all is well."""
+        """List each wrong field with the value given and what is allowed."""
         try:
             with _time_limit():
                 return [*self._find(config), *self._not_there(config)]
@@ -77,7 +77,7 @@ class ConfigSchema:
             return []
 
     def references(self, config: dict[str, Any]) -> tuple[tuple[Field, str], ...]:
-        """Find the fields that take a path and are given a reference to a checkpoint of a run."""
+        """Find the fields that take a path and hold a reference to a checkpoint of a run."""
         possible = possible_references(config)
         if not possible or self._validator is None:
             return possible
@@ -98,7 +98,7 @@ class ConfigSchema:
         mistyped: set[tuple[str | int, ...]] = set()
         for error in sorted(self._validator.iter_errors(config), key=lambda each: list(map(str, each.absolute_path))):
             if error.validator == "type":
-                # A field may be described twice, in general and for the case at hand: one complaint is enough.
+                # A schema may describe a field twice, in general and conditionally: report it once.
                 if (path := tuple(error.absolute_path)) in mistyped:
                     continue
                 mistyped.add(path)
@@ -106,7 +106,7 @@ class ConfigSchema:
         return list(found.values())
 
     def _not_there(self, config: dict[str, Any]) -> list[Problem]:
-        """Name the algorithm or the environments that a config asks for and the worker does not have."""
+        """Report an algorithm that does not run here, and environments that the worker does not have."""
         found = []
         algorithm = config.get("algo")
         if isinstance(algorithm, str) and algorithm in self._needs:
@@ -146,11 +146,11 @@ def _time_limit() -> Iterator[None]:
 
 
 def _took_too_long(*_: object) -> None:
-    raise TimeoutError(f"to check a configuration takes more than {_LONGEST_CHECK_S:g} s")
+    raise TimeoutError(f"checking a config takes more than {_LONGEST_CHECK_S:g} s")
 
 
 def possible_references(config: dict[str, Any]) -> tuple[tuple[Field, str], ...]:
-    """Find what may be a reference in a config whose schema is not known."""
+    """Find every text that looks like a reference; all count while the schema is not known."""
     return tuple((field, text) for field, text in texts(config) if is_reference(text))
 
 
@@ -181,7 +181,7 @@ def _explain(error: ValidationError, root: dict[str, Any]) -> list[Problem]:
 
 
 def _unknown(name: str, where: str, known: list[str], root: dict[str, Any]) -> Problem:
-    """Name the fields that look like an unknown one, or that have its name and belong elsewhere."""
+    """Report an unknown field, with the place where a field of that name belongs, or similar names."""
     elsewhere = [".".join(field) for field in _fields(root, root) if field[-1] == name]
     near = elsewhere[:3] or _nearest(name, known)
     hint = f"did you mean {', '.join(near)}?" if near else f"known fields: {listed(known, _FIELDS_NAMED)}"
@@ -191,7 +191,7 @@ def _unknown(name: str, where: str, known: list[str], root: dict[str, Any]) -> P
 def _fields(
     schema: object, root: dict[str, Any], at: tuple[str, ...] = (), levels: int = _DEEPEST
 ) -> list[tuple[str, ...]]:
-    """List the fields of a schema, and those within them, whatever they depend on."""
+    """List the fields of a schema at every level, including conditional ones."""
     if not isinstance(schema, dict) or not levels:
         return []
     found: list[tuple[str, ...]] = []
@@ -206,7 +206,7 @@ def _fields(
 
 
 def _instead(given: object, schema: dict[str, Any]) -> str:
-    """Say what to give in place of a value: nothing, or of many names the nearest, else all that is allowed."""
+    """Suggest what to give instead: nothing, the nearest of many names, or all that is allowed."""
     if "const" in schema and schema["const"] is None:
         return "leave it out"
     names = [name for name in schema.get("enum", []) if isinstance(name, str)]
@@ -217,7 +217,7 @@ def _instead(given: object, schema: dict[str, Any]) -> str:
 
 
 def _nearest(name: str, known: list[str]) -> list[str]:
-    """Names that look like a given one, and variants of the nearest: `dqnn` gives dqn, dqn_atari, dqn_jax."""
+    """Similar names, and variants of the nearest: `dqnn` gives dqn, dqn_atari, dqn_jax."""
     near = near_names(name, known)
     variants = [each for each in known if near and each.startswith(f"{near[0]}_")]
     return list(dict.fromkeys([*near, *variants]))[:3]
@@ -243,7 +243,7 @@ _LIMITS = {
 
 
 def _allowed(schema: object) -> str:
-    """Say in words what a schema allows."""
+    """Describe what a schema allows."""
     if not isinstance(schema, dict):
         return "anything" if schema else "nothing"
     for keyword in ("anyOf", "oneOf"):

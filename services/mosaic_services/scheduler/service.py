@@ -75,18 +75,18 @@ _SUBMISSIONS: tuple[type[Command[Any]], ...] = (Submit, SubmitMany, Rerun)
 _CHANGES: tuple[type[Command[Ack]], ...] = (Cancel, CancelGroup, Prioritise, PauseQueue, Drain)
 
 _TICK_S = 0.5
-# How long to wait for a host's answer; the machine repeats what a report has not confirmed.
+# Seconds to wait for an answer. Just under REPEAT_S of the ledger, which then sends the command again.
 _ANSWER_S = 1.9
-# If not even our own heartbeat came back for this long, the bus is away and hosts cannot be heard.
+# If our own heartbeat does not come back for this many seconds, the bus is unreachable.
 _DEAF_AFTER_S = 4.0
 _COMPLAINTS_REMEMBERED = 1000
 TELEMETRY = "telemetry"
-# Versions of states start anew above all those of the epoch before.
+# Versions of states start above all those of the previous epoch.
 _EPOCH_BITS = 32
 
 
 class SchedulerService(Service):
-    """Stores runs, places them on hosts and follows them to their end."""
+    """Stores runs, places them on hosts and tracks them to their end."""
 
     home: StackHome
 
@@ -99,13 +99,13 @@ class SchedulerService(Service):
         self.machine = Machine(
             self.store.load(), _now(), settings.scheduler, self.store.settings(), self.epoch << _EPOCH_BITS
         )
-        # What was left over from before: for those who want to know what this start brings back.
+        # Unfinished runs found in the store, by state.
         self._restored = queries.state_counts(self.machine.ledger, ended=False)
         self.writer = Writer(self.store, self._release, self._store_failed)
         self._heard_at = time.monotonic()
         self._asking: set[tuple[str, str, str, int]] = set()
         self._unpublished: dict[str, RunState] = {}
-        # What has been complained about, oldest first: once each, as long as it is remembered.
+        # Complaints already logged, oldest first.
         self._complained: dict[str, None] = {}
         self._counts: dict[str, int | float] = {"placed": 0, "bad_reports": 0}
         for submission in _SUBMISSIONS:
@@ -120,14 +120,14 @@ class SchedulerService(Service):
         self.handle(Snapshot, self._on_snapshot)
 
     def _pause_if_asked(self) -> None:
-        """Pause the queue if whoever starts the stack wants it so; once, so that a restart does not undo a resume."""
+        """Pause the queue if the file `start_paused` exists; only once, so that a restart does not undo a resume."""
         with contextlib.suppress(FileNotFoundError):
             reason = self.home.start_paused.read_text(encoding="utf-8").strip() or "started paused"
             self.store.commit(Unsaved(settings={"paused": reason[:200]}))
             self.home.start_paused.unlink()
 
     async def start(self) -> None:
-        """Listen to hosts, and let time pass."""
+        """Subscribe to hosts and start to tick."""
         reports = self.bus.subscribe(topics.HOST_STATES)
         echo = self.bus.subscribe(topics.service_state(self.name), max_queue=1)
         await self.bus.synced()
@@ -138,12 +138,12 @@ class SchedulerService(Service):
         self.spawn(self._tick(), "tick")
 
     async def finish(self) -> None:
-        """Write what is not yet written."""
+        """Write what is unsaved."""
         with contextlib.suppress(StoreError):
             await self.writer.flush()
 
     def counters(self) -> dict[str, int | float]:
-        """Runs by state, and what happened to them."""
+        """Counters of runs by state, hosts and commits."""
         ledger = self.machine.ledger
         hosts = sum(host.state is not None and not host.silent for host in ledger.hosts.values())
         return {
@@ -156,7 +156,7 @@ class SchedulerService(Service):
         }
 
     def details(self) -> dict[str, Any]:
-        """Where the store is, the settings, and the runs that were unfinished at the start, by state."""
+        """The store, settings, and the unfinished runs found at the start, by state."""
         return {
             "store": str(self.store.path),
             "lost_after_s": self.machine.tuning.lost_after_s,
@@ -167,11 +167,11 @@ class SchedulerService(Service):
     # ── events in ───────────────────────────────────────────────────────────────────────────────
 
     def feed(self, event: events.Event) -> None:
-        """Give an event to the machine, and begin to carry out what it decides."""
+        """Pass an event to the machine and carry out its instructions."""
         self._apply(self.machine.handle(event))
 
     def _execute(self, command: Command[Result]) -> tuple[Result, Turn]:
-        """Give a command to the machine; return its result, and the turn that saves it."""
+        """Pass a command to the machine; return its result, and the turn that saves it."""
         result, decided = self.machine.execute(command, _now())
         self._apply(decided)
         return result, self.writer.turn
@@ -196,7 +196,7 @@ class SchedulerService(Service):
             try:
                 self.feed(events.HostReported(_now(), state))
             except Exception as error:
-                # Its host repeats it, so it must not end us. What was decided until then is in memory: save that.
+                # The host repeats its report, so it must not end the scheduler. Save what was decided before the error.
                 self._complain(state.host, repr(error), error)
                 self._apply(self.machine.ledger.out)
 
@@ -231,7 +231,7 @@ class SchedulerService(Service):
     # ── instructions out ────────────────────────────────────────────────────────────────────────
 
     def _release(self, instruction: todo.Instruction) -> None:
-        """Carry out an instruction whose saves are on disk."""
+        """Carry out an instruction once the saves before it are on disk."""
         match instruction:
             case todo.Publish(state=state):
                 self._publish(state)
@@ -247,7 +247,7 @@ class SchedulerService(Service):
                 raise TypeError(f"no such instruction: {instruction!r}")
 
     def _publish(self, state: RunState) -> bool:
-        """Publish now, or with the next tick if the bus has no room."""
+        """Publish now, or with the next tick if the send queue is full."""
         sent = self.bus.publish(topics.run_state(state.run), state)
         if sent:
             self._unpublished.pop(state.run, None)
@@ -259,7 +259,7 @@ class SchedulerService(Service):
         self._once((command.name, host, command.run, command.attempt), self._ask_host(host, command))
 
     def _once(self, key: tuple[str, str, str, int], question: Coroutine[Any, Any, None]) -> None:
-        """Ask, unless the same question is still open."""
+        """Ask, unless the same request is still pending."""
         if key in self._asking:
             question.close()
             return
@@ -296,7 +296,7 @@ class SchedulerService(Service):
         try:
             self.feed(events.Described(_now(), wanted.fingerprint, found))
         except Exception:
-            # What a worker says of itself must never end the scheduler.
+            # A worker's description must never end the scheduler.
             if self._first_time(f"description {worker}/{profile}/{wanted.fingerprint}"):
                 _log.exception("unusable description", host=host, worker=worker, profile=profile)
         self._tell_broken_schemas()
@@ -304,7 +304,7 @@ class SchedulerService(Service):
     async def _find_checkpoints(self, run: str) -> None:
         stored, saved, problem = 0, list[SavedCheckpoint](), ""
         try:
-            # First whether all is stored, then what: in the other order the last checkpoint could be missed.
+            # Ask whether all is stored before asking for the checkpoints: otherwise the last one could be missed.
             told = await self.bus.request(TELEMETRY, Summaries(runs=[run]), timeout=_ANSWER_S)
             stored = max((each.attempt for each in told.summaries if each.complete), default=0)
             saved = (await self.bus.request(TELEMETRY, Checkpoints(run=run), timeout=_ANSWER_S)).checkpoints
@@ -320,7 +320,7 @@ class SchedulerService(Service):
                 _log.warning("unusable config schema", worker=worker, profile=profile, reason=schema.broken)
 
     def _store_failed(self, failure: str, submitted: list[str]) -> None:
-        """Say so; forget submissions that nobody has been promised."""
+        """Report it, and withdraw submissions that were not acknowledged."""
         self._say_how_it_is()
         if failure:
             for run in submitted:
@@ -335,14 +335,14 @@ class SchedulerService(Service):
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _submit(self, command: Command[Result]) -> Result:
-        """Take runs in; answer once they are on disk, and refuse them if they cannot be written."""
+        """Submit runs; answer once they are on disk, refuse them if they cannot be written."""
         known = self.machine.ledger.runs
         if self.writer.failure and not all(run in known for run in _ids(command)):
             raise self._unavailable()
         answer, turn = self._execute(command)
-        # Some flaws of a schema show only when a configuration is checked.
+        # Some errors in a schema show only when a config is checked.
         self._tell_broken_schemas()
-        # A command that is repeated stands or falls with its first arrival, which may belong to an earlier turn.
+        # A repeated command succeeds or fails with its first arrival, which may belong to an earlier turn.
         taken = [known[each.run] for each in getattr(answer, "runs", [answer])]
         await self.writer.settled(turn)
         if any(known.get(run.id) is not run for run in taken):
@@ -354,7 +354,7 @@ class SchedulerService(Service):
         return CommandRefusedError(RefusalCode.STORE_UNAVAILABLE, f"nothing can be submitted now: {failure}")
 
     async def _change(self, command: Command[Ack]) -> Ack:
-        """Carry out a command; acknowledge it once it is on disk, or say that it is not."""
+        """Execute a command; acknowledge it once it is on disk, or say that it could not be saved."""
         answer, turn = self._execute(command)
         await self.writer.settled(turn)
         return Ack(note=f"{answer.note} (not yet saved: {self.writer.failure})") if self.writer.failure else answer
@@ -390,7 +390,7 @@ class SchedulerService(Service):
 
 
 def _ids(command: Command[Any]) -> list[str]:
-    """Return the ids that a client chose for its runs; those of a rerun are not known beforehand."""
+    """The ids that a client chose for its runs; those of a rerun are not known beforehand."""
     match command:
         case Submit():
             return [command.run]

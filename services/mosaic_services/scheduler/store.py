@@ -1,4 +1,4 @@
-"""The scheduler's memory on disk: SQLite, one transaction for all that one turn of the event loop decided."""
+"""The scheduler's SQLite store: one transaction per turn of the event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Store", "Unsaved"]
 
 _LAYOUT = 3
-# Of each run's decisions, the first few and the newest are kept.
+# Decisions kept per run: the first _FIRST_KEPT and the newest.
 DECISIONS_KEPT = 200
 _FIRST_KEPT = 20
 
@@ -49,7 +49,7 @@ def _body(kind: TypeAdapter[Any], thing: Run | Attempt) -> str:
 
 @dataclass(slots=True)
 class Unsaved:
-    """What waits to be written: the newest version of each thing."""
+    """What is to be written: the newest version of each run, attempt and setting, and all decisions."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     attempts: dict[Key, Attempt] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Unsaved:
         return bool(self.runs or self.attempts or self.decisions or self.settings)
 
     def add(self, instruction: Instruction) -> bool:
-        """Take an instruction if it is one to save something."""
+        """Add an instruction if it is one to save something; return whether it is."""
         match instruction:
             case SaveRun(run=run):
                 self.runs[run.id] = run
@@ -82,7 +82,7 @@ class Unsaved:
         self.settings.update(newer.settings)
 
     def drop(self, run: str) -> None:
-        """Leave a run out, as if it had never been."""
+        """Leave a run out."""
         self.runs.pop(run, None)
         self.attempts = {key: attempt for key, attempt in self.attempts.items() if key[0] != run}
         self.decisions = [each for each in self.decisions if each.run != run]
@@ -130,7 +130,7 @@ class Store:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────
 
     def commit(self, unsaved: Unsaved) -> None:
-        """Write all of it or nothing; once this returns, it survives a crash and a loss of power."""
+        """Write everything or nothing. Once this returns, it survives a crash and a power failure."""
         writer = self._writer
         try:
             writer.execute("BEGIN IMMEDIATE")
@@ -189,14 +189,14 @@ class Store:
         return list(runs.values())
 
     def settings(self) -> dict[str, str]:
-        """Read what users have set."""
+        """Read the settings of users."""
         try:
             return {row["key"]: row["value"] for row in self._reader.execute("SELECT key, value FROM settings")}
         except sqlite3.Error as error:
             raise StoreError(str(self.path), str(error)) from error
 
     def decisions(self, run: str) -> list[Decision]:
-        """Read what was decided about a run, oldest first."""
+        """Read the decisions about a run, oldest first."""
         try:
             rows = self._reader.execute("SELECT at, event, reason FROM decisions WHERE run = ? ORDER BY number", (run,))
             return [Decision(**dict(row)) for row in rows]

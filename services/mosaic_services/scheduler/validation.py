@@ -1,4 +1,4 @@
-"""Whether a submitted run can ever run: pure checks against what the hosts have reported."""
+"""Checks at submit whether a run can ever run: pure functions over what the hosts have reported."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "Schemas", "check_config", "check_submission"]
 
-# A configuration goes into every answer about its run; data does not belong there.
+# Limit for a config, which goes into every answer about its run. Data belongs into files.
 MAX_CONFIG_BYTES = 1024 * 1024
 
-# (worker, profile, fingerprint) -> what configuration that environment takes
+# (worker, profile, fingerprint) -> the schema of that environment's config
 Schemas = dict[tuple[str, str, str], "ConfigSchema"]
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check of a configuration found."""
+    """The result of checking a config."""
 
     problems: list[Problem]
     # The environment whose schema accepted it; empty if none is known.
@@ -42,7 +42,7 @@ class Checked:
 
 
 def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[str], Checked]:
-    """Refuse what cannot run; return warnings, and what the check of the configuration found."""
+    """Refuse a run that cannot run; return warnings and the result of checking its config."""
     _check_size(spec)
     known = [host for host in hosts if host.state is not None]
     if not known:
@@ -58,7 +58,7 @@ def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> 
     if impossible := _impossible(spec, known):
         if not spec.wait_for_host:
             raise impossible
-        warnings.append(f"{impossible.message}; it waits for a host that can take it to join")
+        warnings.append(f"{impossible.message}; it waits for such a host to join")
     return warnings, checked
 
 
@@ -67,13 +67,13 @@ def _check_size(spec: RunSpec) -> None:
     if size > MAX_CONFIG_BYTES:
         raise CommandRefusedError(
             RefusalCode.INVALID_CONFIG,
-            f"config has {size} bytes, allowed are {MAX_CONFIG_BYTES}: put data in a file and give its path",
+            f"config has {size} bytes, the limit is {MAX_CONFIG_BYTES}: put data in a file and give its path",
             RefusalDetails(field="config"),
         )
 
 
 def check_config(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> Checked:
-    """Check a configuration against every description known; one environment that accepts it is enough."""
+    """Check a config against every known description; one environment that accepts it is enough."""
     problems: list[Problem] = []
     for host in hosts:
         environment = host.environments.get((spec.worker, spec.profile))
@@ -113,7 +113,7 @@ def _unknown(code: RefusalCode, said: str, field: str, name: str, known: Iterabl
 
 
 def _impossible(spec: RunSpec, hosts: Collection[Host]) -> CommandRefusedError | None:
-    """Why no host that is known could ever take the run; None if one could."""
+    """The reason why no known host could ever take the run; None if one could."""
     demand = Demand.of(spec)
     if any(could_take(demand, host) for host in hosts):
         return None
@@ -156,7 +156,7 @@ def _warnings(spec: RunSpec, hosts: Collection[Host], schemas: Schemas) -> list[
 
 
 def _config_warnings(spec: RunSpec, able: Collection[Host], schemas: Schemas) -> list[str]:
-    """Say why the configuration is not checked now, if it is not."""
+    """Warn if the config is not checked now."""
     name = f"{spec.worker}/{spec.profile}"
     environments = [host.environments[spec.worker, spec.profile] for host in able]
     installed = [each for each in environments if each.status == "installed"]

@@ -1,4 +1,4 @@
-"""Why a run is as it is: pending, here, stopped, tried again or failed. Read from the ledger and recorded decisions."""
+"""Explains why a run is pending, placed where it is, stopped, retried or failed, from recorded decisions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from mosaic_bus.commands import WhyResult
 from mosaic_bus.messages import RunStateName
+from mosaic_bus.wording import duration
 from mosaic_services.scheduler.placement import Demand, could_take
-from mosaic_services.scheduler.wording import amounts, duration, listed, said_of
+from mosaic_services.scheduler.wording import amounts, listed, said_of
 
 if TYPE_CHECKING:
     from mosaic_bus.commands import Decision
@@ -20,7 +21,7 @@ _HOLDERS_NAMED = 6
 
 
 def explain(ledger: Ledger, run: Run, decisions: list[Decision], now: float) -> WhyResult:
-    """Answer in one sentence, and say what the answer rests on."""
+    """Answer in one sentence, with the facts behind it."""
     state = ledger.render(run, now)
     place = position(ledger, run)
     if run.state is RunStateName.QUEUED:
@@ -41,7 +42,7 @@ def explain(ledger: Ledger, run: Run, decisions: list[Decision], now: float) -> 
 
 
 def position(ledger: Ledger, run: Run) -> int | None:
-    """The place of a run among those that could start if there were room, from 1."""
+    """The place in the queue, from 1, of a run that waits for room only."""
     if ledger.queue.group(run) is None:
         return None
     return 1 + sum(each.order < run.order for each in ledger.queue.ready())
@@ -91,10 +92,10 @@ def _asks(run: Run) -> str:
 
 
 def _holders(ledger: Ledger, run: Run) -> list[str]:
-    """Who has what the run waits for, host by host."""
+    """Which runs hold what the run waits for, by host."""
     demand = Demand.of(run.spec, run.inputs)
     able = [host for host in ledger.hosts.values() if could_take(demand, host)]
-    return [f"{host.name}: {_held(ledger, host)}" for host in able] or ["no host that is known could take it"]
+    return [f"{host.name}: {_held(ledger, host)}" for host in able] or ["no known host could take it"]
 
 
 def _held(ledger: Ledger, host: Host) -> str:
@@ -116,7 +117,7 @@ def _why_here(run: Run, decisions: list[Decision]) -> list[str]:
     if attempt := run.current:
         if attempt.resume:
             step = "" if attempt.resume.step is None else f" of step {attempt.resume.step}"
-            facts.append(f"it goes on from the checkpoint{step}: {attempt.resume.path}")
+            facts.append(f"it resumes from the checkpoint{step}: {attempt.resume.path}")
         facts += sorted(attempt.warned)
     if run.ending is not None:
         facts.insert(0, f"it is being stopped: {run.ending.reason}")

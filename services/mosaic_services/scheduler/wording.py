@@ -1,4 +1,4 @@
-"""Amounts, lists and lengths of time in the words that people read."""
+"""Writes amounts, lists and states for people."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mosaic_bus.messages import RunStateName
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["amounts", "cpus_text", "duration", "gpus_text", "listed", "number", "said_of"]
+__all__ = ["amounts", "cpus_text", "gpus_text", "listed", "number", "said_of"]
 
 _NAMED = 4
 
 
 class Amounts(Protocol):
-    """Anything that says how much of each resource."""
+    """An amount of each resource."""
 
     @property
     def cpus(self) -> float: ...
@@ -26,7 +26,7 @@ class Amounts(Protocol):
 
 
 def amounts(resources: Amounts) -> str:
-    """Say what a run needs or a host has: `2 cpus and 1024 MB`, `1 cpu, 1024 MB and 0.5 GPU`."""
+    """Write an amount of resources: `2 cpus and 1024 MB`, `1 cpu, 1024 MB and 0.5 GPU`."""
     cpus, memory = cpus_text(resources.cpus), f"{resources.memory_mb} MB"
     return f"{cpus}, {memory} and {gpus_text(resources.gpus)}" if resources.gpus else f"{cpus} and {memory}"
 
@@ -50,22 +50,16 @@ _ENDS = {
 
 
 def said_of(state: RunStateName) -> str:
-    """Write what is said of a run in this state: `is running`, `has failed`."""
+    """Write a predicate for a run in this state: `is running`, `has failed`."""
     return _ENDS.get(state, f"is {state}")
 
 
 def number(value: float) -> str:
-    """Write a number without needless digits."""
+    """Write a number with at most two decimals."""
     return f"{round(value, 2):g}"
 
 
 def listed(texts: Sequence[str], most: int = _NAMED) -> str:
-    """Write the first few of a list, and how many more there are."""
+    """Write the first entries of a list, and the number of the rest."""
     more = len(texts) - most
     return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def duration(seconds: float) -> str:
-    """Write a length of time as `00:02:11`."""
-    whole = max(0, int(seconds))
-    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"

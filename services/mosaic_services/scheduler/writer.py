@@ -1,4 +1,4 @@
-"""Group commit: whatever is decided while one transaction is being written goes into the next one."""
+"""Group commit: what is decided while a transaction is being written goes into the next one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Turn", "Writer"]
 
 
 class Turn:
-    """What was decided since the last commit began: what to save, and what to do once that is saved."""
+    """Decisions since the last commit began: what to save, and what to do once it is saved."""
 
     def __init__(self) -> None:
         self.unsaved = Unsaved()
@@ -29,7 +29,7 @@ class Turn:
 
 
 class Writer:
-    """Writes turns one after the other, and releases their outputs only once they are on disk."""
+    """Writes turns in order, and releases their outputs once they are on disk."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Writer:
         self.turn = Turn()
         self.unsaved = Unsaved()
         self.failure = ""
-        # Counters: transactions, and runs that were submitted and are on disk.
+        # Counters: transactions, and submitted runs that are on disk.
         self.commits = 0
         self.submitted = 0
         self._store = store
@@ -51,7 +51,7 @@ class Writer:
         self._lock = asyncio.Lock()
 
     def add(self, instruction: Instruction) -> None:
-        """Take an instruction into the current turn."""
+        """Add an instruction to the current turn."""
         if not self.turn.unsaved.add(instruction):
             self.turn.outputs.append(instruction)
         elif isinstance(instruction, SaveRun) and instruction.new:
@@ -59,24 +59,24 @@ class Writer:
         self._dirty.set()
 
     async def settled(self, turn: Turn) -> None:
-        """Wait until a turn has been written, or could not be."""
+        """Wait until a turn was written or failed."""
         if turn is self.turn:
             self._dirty.set()
         await turn.ended.wait()
 
     def retry(self) -> None:
-        """Try again to write, if the store could not be written."""
+        """Write again after a failure."""
         if self.failure:
             self._dirty.set()
 
     async def work(self) -> None:
-        """Write turns for ever."""
+        """Write turns until cancelled."""
         while True:
             await self._dirty.wait()
             await self.flush()
 
     async def flush(self) -> None:
-        """Write the current turn and release what waited for it."""
+        """Write the current turn and release its outputs."""
         async with self._lock:
             self._dirty.clear()
             turn, self.turn = self.turn, Turn()
@@ -104,7 +104,7 @@ class Writer:
             self._release(output)
 
     def _fail(self, turn: Turn, failure: str) -> None:
-        """Keep what must still be said; commands to hosts are dropped, for the machine repeats them."""
+        """Keep states to publish later. Commands to hosts are dropped, since the machine repeats them."""
         self.failure = failure
         for output in turn.outputs:
             if isinstance(output, Publish):
@@ -116,7 +116,7 @@ class Writer:
                 unsaved.drop(run)
 
     def decisions(self, run: str) -> list[Decision]:
-        """All that was decided about a run, written or not."""
+        """All decisions about a run, written or not."""
         waiting = [*self.unsaved.decisions, *self.turn.unsaved.decisions]
         try:
             written = self._store.decisions(run)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from mosaic_bus.wording import duration
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -123,14 +125,6 @@ def fit_name(name: str, width: int) -> str:
 def short(run: str) -> str:
     """The last six characters of a run's id."""
     return run[-6:]
-
-
-def duration(seconds: float) -> str:
-    """Format a duration: `00:02:11`, `3 d 04:00:00`."""
-    total = int(max(0, seconds))
-    days, rest = divmod(total, 86_400)
-    text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-    return f"{days} d {text}" if days else text
 
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
