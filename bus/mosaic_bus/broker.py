@@ -16,7 +16,7 @@ import zmq
 
 from mosaic_bus.errors import BadMessageError, CannotBindError
 from mosaic_bus.home import hold_lock
-from mosaic_bus.logs import Logger
+from mosaic_bus.logs import FirstTime, Logger
 from mosaic_bus.wire import envelope
 from mosaic_bus.wire.sending import send_now
 
@@ -32,7 +32,6 @@ _log = Logger()
 # (ZeroMQ learns in steps of half the mark what a subscriber has taken: 250 on their way are safe, 500 are not.)
 SUBSCRIBER_HIGH_WATER_MARK = 500
 PUBLISHER_HIGH_WATER_MARK = 500
-_SOURCES_REMEMBERED = 1000
 # How many messages are taken before subscriptions and the wish to stop are looked at again.
 _BURST = 100
 # Parts of a message that the broker reads: topic and header.
@@ -52,7 +51,7 @@ class Broker:
         self.subscriptions: Counter[bytes] = Counter()
         self._stamper = envelope.Stamper("broker.wire", epoch)
         self._context = zmq.Context()
-        self._complained: set[bytes] = set()
+        self._first_time = FirstTime()
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
 
@@ -155,10 +154,7 @@ class Broker:
     def _refuse(self, identity: bytes, error: BadMessageError) -> None:
         self.counters["refused"] += 1
         self.counters[f"refused_{error.code}"] += 1
-        if identity not in self._complained:
-            if len(self._complained) >= _SOURCES_REMEMBERED:
-                self._complained.clear()
-            self._complained.add(identity)
+        if self._first_time(identity):
             _log.warning("refused", source=identity.hex(), code=error.code, reason=str(error))
         message = envelope.Message("error.", self._stamper.stamp("error."), {"code": error.code, "message": str(error)})
         with contextlib.suppress(zmq.ZMQError):

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from types import ModuleType
     from typing import Protocol
 
@@ -21,7 +21,25 @@ if TYPE_CHECKING:
         def flush(self) -> None: ...
 
 
-__all__ = ["ForgivingStream", "Logger", "configure_logging", "log_to_stderr"]
+__all__ = ["FirstTime", "ForgivingStream", "Logger", "configure_logging", "log_to_stderr"]
+
+
+class FirstTime:
+    """Tells whether a key is seen for the first time, so that one complaint is logged once."""
+
+    def __init__(self, limit: int = 1000) -> None:
+        # Keys beyond the limit push the oldest out.
+        self._limit = limit
+        self._seen: dict[Hashable, None] = {}
+
+    def __call__(self, key: Hashable) -> bool:
+        """Remember a key; False if it is known already."""
+        if key in self._seen:
+            return False
+        self._seen[key] = None
+        if len(self._seen) > self._limit:
+            del self._seen[next(iter(self._seen))]
+        return True
 
 
 class Logger:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mosaic_bus.logs import FirstTime
+
 LOG_A_LOT = """
 import structlog
 from mosaic_bus.logs import configure_logging
@@ -61,3 +63,8 @@ print(rich.console.Console().width > 0)
 def test_rich_can_be_imported_after_logging_was_configured():
     done = subprocess.run([sys.executable, "-c", RICH_IS_BACK], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_a_key_is_new_once_and_only_so_many_are_remembered():
+    first_time = FirstTime(limit=2)
+    assert [first_time(key) for key in "aabcba"] == [True, False, True, True, False, True]

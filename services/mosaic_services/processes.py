@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from mosaic_bus.logs import Logger
+from mosaic_bus.logs import FirstTime, Logger
 from mosaic_services.attempt_folder.layout import FAMILY, identity, is_alive
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ _log = Logger()
 MARK = "MOSAIC_ATTEMPT_MARK"
 # Upper limit for waiting until killed processes are gone: the kernel may hold one indefinitely.
 _SWEEP_ROUNDS = 500
-# Attempts whose `family.json` has been reported as unreadable.
-_complained: set[str] = set()
+# Of attempts whose `family.json` is unreadable.
+_first_time = FirstTime()
 
 
 def build_mark(home: StackHome) -> str:
@@ -75,8 +75,7 @@ def _family(mark: str) -> list[dict[str, Any]]:
         return []
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         # The worker may have written it: its own files are in the same folder. Marks still work.
-        if mark not in _complained:
-            _complained.add(mark)
+        if _first_time(mark):
             _log.warning("family.json is not as a run host writes it", folder=mark, reason=repr(error))
         return []
 

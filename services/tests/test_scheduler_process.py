@@ -31,7 +31,6 @@ from mosaic_bus.messages import (
     RunStateName,
 )
 from mosaic_services.home import StackHome
-from mosaic_services.scheduler.service import SchedulerService
 
 SCHEMA = {
     "type": "object",
@@ -481,13 +480,3 @@ def test_broken_reports_are_counted_and_harmless(stack):
             assert (await bus.request("scheduler", Hosts())).hosts == []
 
     asyncio.run(story())
-
-
-def test_complaints_are_made_once_and_only_so_many_are_remembered():
-    service = SchedulerService.__new__(SchedulerService)
-    service._complained = {}
-    assert service._first_time("a")
-    assert not service._first_time("a")
-    for number in range(5000):
-        service._first_time(str(number))
-    assert len(service._complained) <= 1000

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from mosaic_bus import topics
 from mosaic_bus.errors import BadAddressError, BadMessageError, CommandRefusedError, NoAnswerError, NotConnectedError
-from mosaic_bus.logs import Logger
+from mosaic_bus.logs import FirstTime, Logger
 from mosaic_bus.messages import Model
 from mosaic_bus.refusals import RefusalCode
 from mosaic_bus.wire import envelope
@@ -44,7 +44,6 @@ _BURST = 100
 # From this size on, it is cheaper to hand ZeroMQ the bytes than to copy them.
 _COPIED_BYTES = 65_536
 _TOPICS_REMEMBERED = 20_000
-_COMPLAINTS_REMEMBERED = 1000
 
 
 class Subscription:
@@ -131,7 +130,7 @@ class BusClient:
         self._last_seq: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
         self._tasks: list[asyncio.Task[None]] = []
         self._context: zmq.asyncio.Context | None = None
-        self._complained: set[tuple[str, str]] = set()
+        self._first_time = FirstTime()
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -386,10 +385,7 @@ class BusClient:
 
     def _complain(self, source: str, code: str, reason: str) -> None:
         self.counters["bad"] += 1
-        if (source, code) not in self._complained:
-            if len(self._complained) >= _COMPLAINTS_REMEMBERED:
-                self._complained.clear()
-            self._complained.add((source, code))
+        if self._first_time((source, code)):
             _log.warning("bad message on the bus", code=code, reason=reason, source=source, reader=self.source)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import Field, FiniteFloat
 
 from mosaic_bus.commands import FrameStream, FrameStreamsResult, Place
-from mosaic_bus.logs import Logger
+from mosaic_bus.logs import FirstTime, Logger
 from mosaic_bus.messages import ExitReport, Model
 from mosaic_services.attempt_folder import layout
 from mosaic_services.attempt_folder.ending import explain, last_lines
@@ -75,8 +75,8 @@ class AttemptFolder:
         self.path = home.runs / key.run / str(key.attempt)
         self._note = home.path / "active" / str(key)
         self._stop_reason: str | None = None
-        # Files that have been complained about.
-        self._complained: set[str] = set()
+        # Of files that are not as we write them.
+        self._first_time = FirstTime()
 
     @classmethod
     def active(cls, home: StackHome) -> list[AttemptFolder]:
@@ -274,7 +274,6 @@ class AttemptFolder:
             found = self._read(name)
             return None if found is None else shape.model_validate(found)
         except ValueError as error:
-            if name not in self._complained:
-                self._complained.add(name)
+            if self._first_time(name):
                 _log.warning("not as we write it", file=str(self.path / name), reason=str(error))
             return None

@@ -45,7 +45,7 @@ from mosaic_bus.commands import (
     WhyResult,
 )
 from mosaic_bus.errors import BusError, CommandRefusedError
-from mosaic_bus.logs import Logger
+from mosaic_bus.logs import FirstTime, Logger
 from mosaic_bus.messages import HostState, Model
 from mosaic_bus.refusals import RefusalCode
 from mosaic_bus.service import Service, explain
@@ -79,7 +79,6 @@ _TICK_S = 0.5
 _ANSWER_S = 1.9
 # If our own heartbeat does not come back for this many seconds, the bus is unreachable.
 _DEAF_AFTER_S = 4.0
-_COMPLAINTS_REMEMBERED = 1000
 TELEMETRY = "telemetry"
 # Versions of states start above all those of the previous epoch.
 _EPOCH_BITS = 32
@@ -105,8 +104,7 @@ class SchedulerService(Service):
         self._heard_at = time.monotonic()
         self._asking: set[tuple[str, str, str, int]] = set()
         self._unpublished: dict[str, RunState] = {}
-        # Complaints already logged, oldest first.
-        self._complained: dict[str, None] = {}
+        self._first_time = FirstTime()
         self._counts: dict[str, int | float] = {"placed": 0, "bad_reports": 0}
         for submission in _SUBMISSIONS:
             self.handle(submission, self._submit)
@@ -204,14 +202,6 @@ class SchedulerService(Service):
         self._counts["bad_reports"] += 1
         if self._first_time(f"report {source}"):
             _log.warning("bad report", source=source, reason=reason, exc_info=error)
-
-    def _first_time(self, complaint: str) -> bool:
-        if complaint in self._complained:
-            return False
-        self._complained[complaint] = None
-        if len(self._complained) > _COMPLAINTS_REMEMBERED:
-            del self._complained[next(iter(self._complained))]
-        return True
 
     async def _echo(self, heartbeats: Subscription) -> None:
         async for _ in heartbeats:
