@@ -25,12 +25,10 @@ def run_python_of(page: str, stack) -> str:
 def test_readme(stack):
     run = stack.submit(name="talks", config={"events": 4000, "rate": 1000})
     stack.wait_state(run, "running")
-    first, *progress = run_python_of("README.md", stack).splitlines()
-    assert first.startswith("talks running")
-    steps = [int(line.split()[0]) for line in progress]
-    assert len(steps) > 2
-    assert steps == sorted(steps)
-    assert steps[-1] == 3999
+    first, *rest = run_python_of("README.md", stack).splitlines()
+    assert first == "talks running"
+    assert rest[0].split() == ["step", "value", "low", "high", "time"]
+    assert rest[-1] == "3999"
 
 
 @pytest.mark.slow

@@ -80,8 +80,8 @@ class Columns:
     def __init__(self, width: int, *, with_loss: bool) -> None:
         self.width = width
         self.time = "ETA"
-        wide, narrow, tiny = width >= 130, width < 118, width < 90  # noqa: PLR2004 - plain in its place
-        self.loss = 8 if with_loss and not tiny else 0
+        wide, narrow, tiny = width >= 130, width < 118, width < 92  # noqa: PLR2004 - plain in its place
+        self.loss = 10 if with_loss and not tiny else 0  # "-1.2e-05" and two blanks
         self.worker = 10 if wide else 8
         self.bar = 14 if wide else 5 if tiny else 7 if narrow else 8
         self.spark = 12 if wide else 4 if tiny else 6 if narrow else 8
