@@ -1,4 +1,4 @@
-"""Bad input of every kind gets a clear answer, is visible, and hurts no other run."""
+"""Bad input gets a clear answer, stays visible, and affects no other run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def stack(shared_stack) -> Stack:
-    """Bad input leaves a stack as it was, so one serves all these tests: that is part of what they show."""
+    """All tests share one stack, which shows that bad input does not damage it."""
     return shared_stack
 
 
 def run_raw(stack: Stack, *lines: bytes, **config) -> str:
-    """Run a worker that writes these bytes to its stdout as they are, beside a healthy one, and store both."""
+    """Run a worker that writes these bytes to stdout, beside a healthy one, until both are stored."""
     healthy = stack.submit(name="healthy", config={"events": 500})
     run = stack.submit(name="bad", config={"raw": [base64.b64encode(line).decode() for line in lines], **config})
     assert stack.wait_final(healthy).state == "succeeded"
@@ -63,7 +63,7 @@ def test_line_that_is_no_event_is_kept_as_malformed_and_the_run_goes_on(stack, l
 
 
 @pytest.mark.slow
-def test_line_of_20_mb_is_stood_in_for(stack):
+def test_line_of_20_mb_is_replaced(stack):
     run = run_raw(stack, long_line=20_000_000, events=10)
     assert stack.state(run).state == "succeeded"
     (bad,) = events(stack, run, "malformed")
@@ -96,7 +96,7 @@ def test_last_line_without_newline_is_stored(stack):
 
 
 @pytest.mark.slow
-def test_older_dialect_is_stored_under_todays_names(stack):
+def test_older_dialect_is_stored_under_present_names(stack):
     run = run_raw(
         stack,
         b'{"type":"step","step_index":7,"episode_index":1,"reward":0.5,"timestamp":"2026-01-01T00:00:00+00:00"}\n',
@@ -112,7 +112,7 @@ def test_older_dialect_is_stored_under_todays_names(stack):
 
 
 @pytest.mark.slow
-def test_worker_that_floods_stderr_is_stored_in_part_and_said_so(stack):
+def test_flood_of_stderr_is_stored_in_part_with_a_note(stack):
     lines = 400_000
     run = run_raw(stack, log_lines=lines, events=10)
     assert stack.state(run).state == "succeeded"

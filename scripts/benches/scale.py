@@ -1,18 +1,17 @@
-"""What an event and a subscriber cost each service, as streams and subscribers become many.
+"""CPU cost per event of each service, as the numbers of streams and subscribers grow.
 
-Method. A real broker, scheduler, supervisor and aggregator carry a fixed total rate of events (of about 180 bytes) from
-1, 10, 100 and 1000 journals. The workers are simulated: one process appends to all journals in turn, and stands in for
-their run hosts, so that the supervisor adopts the attempts as it would after a restart; everything behind the journals
-is real. Then the same rate from 10 journals goes to 1, 10 and 100 subscribers, and to 10 beside one that never reads.
-For each the cost per event is the CPU time of a service while the events are written and stored, divided by their
-number. What the same streams cost while nothing is written, for reports every second, is measured first and given
-apart (`idle_percent`, of one CPU). Memory is what a service holds at the end. Every event must be stored (`lost`).
-`got_least` is the share of lines that the least lucky subscriber got: all of them are one process, and a hundred of
-them can be more than two cores have room for; what they miss is the price of their own slowness.
-`growth` is the cost per event of all services with the most streams, over that with 10, and `growth_above_idle` the
-same less what the streams cost without events. `slow_cost` is the broker's cost per event beside a subscriber that
-never reads, over that without it (the median of rounds in which both are measured), and `slow_lines` the smallest
-share of lines that one of the others got.
+Method. A real broker, scheduler, supervisor and aggregator carry a fixed total rate of events of about 180 bytes from
+1, 10, 100 and 1000 journals. The workers are simulated: one process appends to all journals in turn and acts as the run
+host of all attempts, so the supervisor adopts them as after a restart. Everything else is real. Then the same rate from
+10 journals goes to 1, 10 and 100 subscribers, and to 10 beside one that never reads.
+
+The cost per event is the CPU time of a service until all events are stored, divided by their number. `idle_percent` is
+the share of one CPU that the same streams cost while nothing is written, and is measured first. `memory_mb` is measured
+at the end. Every event must be stored (`lost`). `got_least` is the smallest share of lines that a subscriber received:
+all subscribers are one process, and a hundred of them can be more than two cores can serve. `growth` is the cost per
+event of all services with the most streams, relative to that with 10; `growth_above_idle` is the same without the idle
+cost. `slow_cost` is the broker's cost per event beside a subscriber that never reads, relative to that without it (the
+median of rounds that measure both), and `slow_lines` is the smallest share of lines that another subscriber received.
 """
 
 from __future__ import annotations
@@ -53,18 +52,18 @@ IDLE_S = 3.0
 
 
 def say(text: str) -> None:
-    """Progress, for people: the result goes to stdout alone."""
+    """Print progress to stderr; stdout holds the result only."""
     print(text, file=sys.stderr, flush=True)
 
 
 def start_load(role: str, home: StackHome, *arguments: str) -> subprocess.Popen[str]:
-    """Start a process that makes load."""
+    """Start a process that generates load."""
     command = [sys.executable, LOAD, role, str(home.path), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def prepare(home: StackHome, streams: int, writer: int) -> list[str]:
-    """Make attempts that look as if they ran, with the writer as the run host of all; return their runs."""
+    """Make attempts that seem to run, with the writer as their run host; return their runs."""
     spec = RunSpec(worker="stress", resources=Resources(cpus=0.01, memory_mb=1))
     unsaved = Unsaved()
     host = {**identity(writer), "started_at": time.time()}
@@ -87,19 +86,19 @@ def prepare(home: StackHome, streams: int, writer: int) -> list[str]:
 
 
 def cpu_of(stack: Stack) -> dict[str, float]:
-    """CPU seconds that each service has used."""
+    """Return the CPU seconds that each service has used."""
     times = {name: psutil.Process(process.pid).cpu_times() for name, process in stack.processes.items()}
     return {name: each.user + each.system for name, each in times.items()}
 
 
 def stored(stack: Stack) -> int:
-    """How many lines the aggregator has stored."""
+    """Return how many lines the aggregator has stored."""
     return int(stack.bus.request("telemetry", Stats(), timeout=20).counters["stored"])
 
 
 @contextmanager
 def subscribers(home: StackHome, count: int, *, slow: bool) -> Iterator[dict[str, list[int]]]:
-    """Subscribe so many times while the body runs; afterwards `lines` says how many each has got."""
+    """Run subscribers during the body; afterwards `lines` holds how many lines each received."""
     got: dict[str, list[int]] = {"lines": []}
     if not count:
         yield got
@@ -115,7 +114,7 @@ def subscribers(home: StackHome, count: int, *, slow: bool) -> Iterator[dict[str
 
 
 def measure(streams: int, count: int, rate: int, seconds: float, *, slow: bool = False) -> dict[str, Any]:
-    """One case: so many streams and subscribers."""
+    """Measure one number of streams and subscribers."""
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as scratch:
         home = StackHome.find(Path(scratch) / "home")
         home.create()

@@ -1,14 +1,14 @@
-"""Events per second from four emitting workers into SQLite, against what one loader process reaches alone.
+"""Events per second from four workers into SQLite, relative to one loader process.
 
-Method. Each round runs both, one after the other, on the same lines:
-- platform: four stress workers emit events of about 180 bytes flat out through the real run hosts, supervisor,
-  broker and aggregator. The clock runs from the first event's own time stamp to the commit of the last event, as
-  announced on the bus. Afterwards the events are counted by SQL and compared with the journals.
-- ceiling: one process, nothing else running, does `orjson.loads` and `executemany` of the same lines into the same
-  schema (see `_ceiling.py`).
-The ratio is the median of the rounds' ratios, since the two figures of a round are taken within seconds of each other.
-Latency is measured apart, at 10,000 events/s from four workers: from an event's own time stamp to the moment at which
-a subscriber hears that it is committed.
+Method. Each round measures both on the same lines, one after the other:
+- platform: four stress workers emit events of about 180 bytes at full speed through real run hosts, supervisor, broker
+  and aggregator. The clock runs from the time stamp of the first event to the commit of the last, as announced on the
+  bus. Afterwards the stored events are counted and compared with the journals.
+- ceiling: a single process, with nothing else running, loads the same lines into the same schema with `orjson.loads`
+  and `executemany` (see `_ceiling.py`).
+The result is the median of the rounds' ratios, since both figures of a round are taken within seconds. Latency is
+measured separately, at 10,000 events/s from four workers: from the time stamp of an event to the moment at which a
+subscriber hears that it is committed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WORKERS = 4
 
 
 def say(text: str) -> None:
-    """Progress, for people: the result goes to stdout alone."""
+    """Print progress to stderr; stdout holds the result only."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -55,7 +55,7 @@ def submit_all(stack: Stack, events: int, rate: float | None) -> list[str]:
 
 
 def listen_until_stored(listening: Iterator[Message], runs: list[str], lines: int) -> list[tuple[float, str, int]]:
-    """Follow the commits until every journal is stored whole: (when heard, run, number)."""
+    """Follow the commits until every journal is complete; return (time, run, number) of each."""
     heard, done = [], set()
     for message in listening:
         now = time.time()
@@ -70,14 +70,14 @@ def listen_until_stored(listening: Iterator[Message], runs: list[str], lines: in
 
 
 def first_event_at(stack: Stack, run: str) -> float:
-    """The time stamp of a journal's first step."""
+    """Return the time stamp of a journal's first step."""
     with stack.journal(run).open() as journal:
         next(journal)
         return float(json.loads(next(journal))["ts"])
 
 
 def count_lost(stack: Stack, runs: list[str]) -> int:
-    """Lines of the journals that SQL does not find exactly once."""
+    """Count the lines of the journals that are not stored exactly once."""
     lost = 0
     with sqlite3.connect(stack.home.telemetry_store) as store:
         for run in runs:
@@ -93,7 +93,7 @@ def count_lost(stack: Stack, runs: list[str]) -> int:
 
 
 def measure_platform(folder: Path, events: int) -> tuple[float, int, list[Path]]:
-    """One round through the platform: events per second, lost events, the journals."""
+    """Run one round through the platform; return events per second, lost events and the journals."""
     with Stack(folder) as stack:
         listening = stack.bus.listen(topics.STORED)
         runs = submit_all(stack, events, None)
@@ -108,7 +108,7 @@ def measure_platform(folder: Path, events: int) -> tuple[float, int, list[Path]]
 
 
 def measure_ceiling(folder: Path, journals: list[Path]) -> float:
-    """One round of the loader alone, in a process of its own."""
+    """Run one round of the loader in its own process."""
     command = [
         sys.executable,
         str(Path(__file__).with_name("_ceiling.py")),
@@ -119,7 +119,7 @@ def measure_ceiling(folder: Path, journals: list[Path]) -> float:
 
 
 def measure_latency(folder: Path, events: int, rate: float) -> list[float]:
-    """Milliseconds from emit to committed, one for each event."""
+    """Return the milliseconds from emission to commit of each event."""
     with Stack(folder) as stack:
         listening = stack.bus.listen(topics.STORED)
         runs = submit_all(stack, events, rate / WORKERS)

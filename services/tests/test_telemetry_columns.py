@@ -1,4 +1,4 @@
-"""From bytes to columns: both dialects, odd numbers, broken lines, and bytes of any kind."""
+"""From bytes to columns: both dialects, odd numbers, broken lines, arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_broken_line_becomes_malformed_with_its_bytes_and_a_reason(line, reason)
 
 
 def test_lines_that_are_json_only_when_joined_are_malformed():
-    # Three lines, none of them JSON, which joined by commas would be three objects.
+    # Three lines that are no JSON, but would be three objects if joined by commas.
     journal = journal_of(b'{"event":"a","x":[{}', b"{}]}", b'{"event":"b"},{"event":"c"}')
     assert journal.kinds == ["malformed"] * 3
 
@@ -166,7 +166,7 @@ def test_text_of_a_value_that_is_none_is_the_name_of_its_type():
     assert [reason for _, reason in journal.malformed] == ["dict", "1.5", "no reason given", "x" * 500]
 
 
-# ── anything at all ─────────────────────────────────────────────────────────────────────────────────
+# ── arbitrary input ─────────────────────────────────────────────────────────────────────────────────
 
 numbers = st.one_of(
     st.integers(),
@@ -192,7 +192,7 @@ objects = st.dictionaries(names, trees).flatmap(
     lambda fields: st.one_of(st.just(fields), kinds.map(lambda kind: {"event": kind, **fields}))
 )
 json_lines = st.one_of(objects, trees).map(lambda tree: json.dumps(tree).encode())
-# As deep as orjson reads, and deeper than `str` writes; as text, since `json` cannot write it either.
+# As deep as orjson reads, and deeper than `str` or `json` can write.
 deep = st.builds(
     lambda depth, around, core: around[0] * depth + core + around[1] * depth,
     st.sampled_from([3, 300, 900, 1000, 1020, 1500]),
@@ -211,7 +211,7 @@ deep_lines = st.builds(
         "{" + ",".join([f'"event":{json.dumps(kind)}', f'"{name}":{value}', *fields]) + "}"
     ).encode(),
     *(kinds, names, deep, st.lists(deep_fields, max_size=2)),
-) | st.builds(  # what is shown to people, more often than chance would have it
+) | st.builds(  # fields that are shown to people, drawn more often
     lambda pair, value: f'{{"event":"{pair[0]}","{pair[1]}":{value}}}'.encode(), st.sampled_from(shown_fields), deep
 )
 byte_lines = st.binary(max_size=60).map(lambda data: data.replace(b"\n", b" "))

@@ -1,4 +1,4 @@
-"""Questions about what is stored: thinning, paging, attempts; and that reading does not hold up writing."""
+"""Queries: thinning, paging, attempts, agents; readers do not block the writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from mosaic_bus.commands import Checkpoints, Episodes, Events, Logs, Metrics, Sc
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.telemetry import queries as module
 from mosaic_services.telemetry.columns import read_journal, read_log
-from mosaic_services.telemetry.errors import StoreLayoutError
 from mosaic_services.telemetry.queries import Queries
 from mosaic_services.telemetry.store import Store, open_for_writing
 from mosaic_services.telemetry.streams import StreamKey
@@ -105,13 +104,13 @@ def test_series_of_an_unknown_metric_is_empty(store, queries):
     assert queries.series(Series(run="run", metric="nothing")).points == 0
 
 
-def goes_on_from(step: int) -> list[object]:
+def resumes_from(step: int) -> list[object]:
     return [{"event": "run_started"}, {"event": "checkpoint_loaded", "path": "a", "step": step}]
 
 
 def test_attempts_are_joined_or_told_apart(store, queries):
     save(store, episodes(0, 3), attempt=1)
-    save(store, goes_on_from(20) + episodes(3, 2), attempt=2)
+    save(store, resumes_from(20) + episodes(3, 2), attempt=2)
     assert queries.series(Series(run="run", metric="episode_return")).values == [0, 1, 2, 3, 4]
     assert queries.series(Series(run="run", metric="episode_return", attempt=2)).values == [3, 4]
     assert [row["return"] for row in queries.episodes(Episodes(run="run", attempt=1)).rows] == [0, 1, 2]
@@ -119,27 +118,27 @@ def test_attempts_are_joined_or_told_apart(store, queries):
     assert queries.events(Events(run="run", attempt=3)).rows == []
 
 
-def test_steps_that_a_later_attempt_played_anew_count_once(store, queries):
+def test_steps_that_a_later_attempt_played_again_count_once(store, queries):
     steps = [{"event": "step", "step": each, "reward": 0.5, "ts": 1.0} for each in range(60)]
     save(store, episodes(0, 6) + steps, attempt=1)  # killed at step 50
-    # It counts steps from 0, so that the step of its checkpoint is the first one that it plays again.
+    # Steps count from 0, so the checkpoint's step is the first one that is played again.
     again = [{**each, "return": 100.0 + each["episode"]} for each in episodes(3, 3)]
-    save(store, goes_on_from(21) + [{**each, "reward": 1.5} for each in steps[21:]] + again, attempt=2)
-    save(store, [*goes_on_from(40), {"event": "run_failed", "category": "infrastructure"}], attempt=3)
+    save(store, resumes_from(21) + [{**each, "reward": 1.5} for each in steps[21:]] + again, attempt=2)
+    save(store, [*resumes_from(40), {"event": "run_failed", "category": "infrastructure"}], attempt=3)
     whole = [0, 1, 2, 103, 104, 105]
     assert queries.series(Series(run="run", metric="episode_return")).values == whole
     assert [row["return"] for row in queries.episodes(Episodes(run="run")).rows] == whole
     assert queries.series(Series(run="run", metric="reward")).values == [0.5] * 21 + [1.5] * 39
     assert queries.metrics(Metrics(run="run")).metrics == {"reward": 60, "episode_length": 6, "episode_return": 6}
-    save(store, [*goes_on_from(10), {**again[0], "step": 15}], attempt=4)
+    save(store, [*resumes_from(10), {**again[0], "step": 15}], attempt=4)
     assert queries.series(Series(run="run", metric="episode_return")).values == [0, 1, 103]
     assert queries.series(Series(run="run", metric="episode_return", attempt=1)).values == [0, 1, 2, 3, 4, 5]
 
 
-def test_of_an_attempt_before_one_that_began_anew_nothing_is_joined(store, queries):
+def test_attempt_from_the_beginning_replaces_the_earlier_ones(store, queries):
     save(store, episodes(0, 6), attempt=1)
     save(store, [{"event": "run_started"}], attempt=2)
-    assert len(queries.episodes(Episodes(run="run")).rows) == 6, "it has got nowhere as yet"
+    assert len(queries.episodes(Episodes(run="run")).rows) == 6, "it has reported nothing yet"
     save(store, [{"event": "run_started"}, *episodes(0, 2)], attempt=3)
     assert [(row["attempt"], row["return"]) for row in queries.episodes(Episodes(run="run")).rows] == [(3, 0), (3, 1)]
     assert len(queries.episodes(Episodes(run="run", attempt=1)).rows) == 6
@@ -160,7 +159,7 @@ def test_episodes_without_steps_are_joined_as_well(store, queries):
     assert queries.metrics(Metrics(run="run")).metrics == {"episode_return": 4}
 
 
-def test_episodes_without_steps_after_a_checkpoint_are_played_anew(store, queries):
+def test_episodes_without_steps_after_a_checkpoint_are_replaced(store, queries):
     def course(first: int, last: int) -> list[object]:
         steps = [{"event": "step", "step": each * 10, "reward": 1.0, "ts": 1.0} for each in range(first, last)]
         return [
@@ -170,7 +169,7 @@ def test_episodes_without_steps_after_a_checkpoint_are_played_anew(store, querie
         ]
 
     save(store, course(1, 5), attempt=1)
-    save(store, goes_on_from(20) + course(3, 5), attempt=2)
+    save(store, resumes_from(20) + course(3, 5), attempt=2)
     found = [(row["attempt"], row["episode"], row["step"]) for row in queries.episodes(Episodes(run="run")).rows]
     assert found == [(1, 1, 10), (1, 2, 20), (2, 3, 30), (2, 4, 40)]
     assert queries.series(Series(run="run", metric="episode_return")).values == [1, 2, 3, 4]
@@ -179,7 +178,7 @@ def test_episodes_without_steps_after_a_checkpoint_are_played_anew(store, querie
 @pytest.mark.parametrize("attempt", [None, 2])
 def test_episodes_are_paged_to_the_end(store, queries, attempt):
     save(store, episodes(0, 7), attempt=1)
-    save(store, goes_on_from(60) + episodes(7, 6), attempt=2)
+    save(store, resumes_from(60) + episodes(7, 6), attempt=2)
     seen, start = [], 0
     while start is not None:
         page = queries.episodes(Episodes(run="run", attempt=attempt, start=start, limit=4))
@@ -217,12 +216,12 @@ def test_page_ends_where_the_reply_would_be_too_large(store, queries, monkeypatc
     save(store, [{"event": "log", "level": "info", "message": "x" * 4000, "ts": 1.0} for _ in range(5)])
     page = queries.events(Events(run="run"))
     assert (len(page.rows), page.next) == (2, 2)
-    monkeypatch.setattr(module, "PAGE_BYTES", 10)  # one row is given however large it is
+    monkeypatch.setattr(module, "PAGE_BYTES", 10)  # a page has at least one row
     assert len(queries.events(Events(run="run")).rows) == 1
 
 
-@pytest.mark.parametrize("line", ["汉".encode() * 1000, b"\xff" * 750])  # three bytes each; four as it is shown
-def test_page_is_measured_as_it_travels(store, queries, monkeypatch, line):
+@pytest.mark.parametrize("line", ["汉".encode() * 1000, b"\xff" * 750])  # three bytes each in UTF-8; four when escaped
+def test_size_of_a_page_is_that_of_its_encoding(store, queries, monkeypatch, line):
     monkeypatch.setattr(module, "PAGE_BYTES", 7000)
     save_log(store, [line] * 5)
     assert len(queries.logs(Logs(run="run")).rows) == 2
@@ -252,7 +251,7 @@ def values_of(queries: Queries, metric: str, agent: str | None = None) -> list[f
 
 def test_series_of_an_agent_and_of_the_team(store, queries):
     save(store, reports_apart(1, 4), attempt=1)
-    save(store, goes_on_from(2) + reports_apart(3, 5), attempt=2)
+    save(store, resumes_from(2) + reports_apart(3, 5), attempt=2)
     assert values_of(queries, "episode_return", "a") == [1, 2, 3, 4]
     assert values_of(queries, "episode_return") == [11, 22, 33, 44]
     assert values_of(queries, "episode_length") == [10] * 4
@@ -266,7 +265,7 @@ def test_series_of_an_agent_and_of_the_team(store, queries):
 
 def test_episodes_of_an_agent_and_of_the_team_are_paged(store, queries):
     save(store, reports_apart(1, 4), attempt=1)
-    save(store, goes_on_from(2) + reports_apart(3, 5), attempt=2)
+    save(store, resumes_from(2) + reports_apart(3, 5), attempt=2)
     for agent, expected in ((None, [11, 22, 33, 44]), ("b", [10, 20, 30, 40])):
         seen, start = [], 0
         while start is not None:
@@ -297,7 +296,7 @@ def test_events_without_an_agent_are_those_of_the_team(store, queries):
 def test_points_of_a_scalar_are_paged_and_none_is_left_out(store, queries):
     lines = [{"event": "scalars", "step": each, "values": {"loss": each}, "ts": 1.0} for each in range(10)]
     save(store, [*lines, *reports_apart(20, 22)], attempt=1)
-    save(store, goes_on_from(4) + lines[5:], attempt=2)
+    save(store, resumes_from(4) + lines[5:], attempt=2)
     seen, start = [], 0
     while start is not None:
         page = queries.scalars(Scalars(run="run", metric="loss", start=start, limit=3))
@@ -319,7 +318,7 @@ def test_checkpoints_of_all_attempts_in_the_order_in_which_they_were_saved(store
     save(store, [*lines, {**saved, "path": 5}, *episodes(0, 3)], attempt=1)
     best = {**saved, "path": "best.pt", "step": 15, "best": True, "score": "NaN"}
     old = {"type": "checkpoint_saved", "step_index": 18, "payload": {"path": "/abs/18.pt", "score": 2}}
-    save(store, [*goes_on_from(10), best, old], attempt=2)
+    save(store, [*resumes_from(10), best, old], attempt=2)
     found = queries.checkpoints(Checkpoints(run="run")).checkpoints
     assert [(each.attempt, each.path, each.step, each.best) for each in found] == [
         (1, "10.pt", 10, False),
@@ -413,25 +412,15 @@ def test_summaries_newest_first_and_only_of_known_runs(store, queries):
     assert len(queries.summaries(Summaries(limit=1), {}).summaries) == 1
 
 
-def test_open_read_does_not_hold_up_the_writer(store, queries):
+def test_open_read_does_not_block_the_writer(store, queries):
     save(store, episodes(0, 10))
     with queries._read() as db:
         cursor = db.execute("SELECT * FROM events")
         cursor.fetchone()
-        save(store, episodes(0, 10), run="other")  # held up, it would raise "database is locked"
+        save(store, episodes(0, 10), run="other")  # a blocked writer would raise "database is locked"
         assert len(cursor.fetchall()) == 9
 
 
 def test_reader_cannot_write(store, queries):
     with queries._read() as db, pytest.raises(sqlite3.OperationalError, match="readonly"):
         db.execute("DELETE FROM events")
-
-
-@pytest.mark.parametrize("version", [1, 99])
-def test_store_of_another_version_is_refused(tmp_path, version):
-    path = tmp_path / "newer.db"
-    db = open_for_writing(path)
-    db.execute(f"PRAGMA user_version = {version}")
-    db.close()
-    with pytest.raises(StoreLayoutError, match=f"layout {version}"):
-        Store(path).open()

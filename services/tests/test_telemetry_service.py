@@ -1,4 +1,4 @@
-"""The aggregator as a process on a real bus: what is lost on the way, kill -9, a full disk, a long absence."""
+"""The aggregator as a process on a real bus: lost batches, kill -9, a full disk, a long absence."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Processes:
             return db.execute(sql, values).fetchall()
 
     def assert_stored_once(self, *files: File) -> None:
-        """Compare with what was written, line by line, by SQL."""
+        """Compare the stored lines with those that were written."""
         for file in files:
             table = "events" if file.kind == "journal" else "logs"
             rows = self.rows(
@@ -147,10 +147,10 @@ def test_lost_doubled_and_reordered_batches_are_stored_exactly_once(processes):
 
 
 @pytest.mark.slow
-def test_lost_tail_is_noticed_though_nothing_follows_it(processes):
+def test_lost_tail_is_noticed_without_a_later_batch(processes):
     async def scenario() -> None:
         processes.start("telemetry")
-        # Everything live from line 500 on is lost: no later batch shows the hole, only the host's word does.
+        # All live batches from line 500 on are lost, so only the host's announcement shows the hole.
         bridge = FakeBridge(processes.home.address(), passes=lambda batch, repair: int(repair or batch.first < 500))
         async with bridge:
             await wait_for_telemetry(bridge.bus)
@@ -169,7 +169,7 @@ def test_lost_tail_is_noticed_though_nothing_follows_it(processes):
 
 
 @pytest.mark.slow
-def test_telemetry_killed_in_mid_stream_stores_every_line_once(processes):
+def test_telemetry_killed_during_a_stream_stores_every_line_once(processes):
     async def scenario() -> None:
         processes.start("telemetry")
         async with FakeBridge(processes.home.address()) as bridge:
@@ -190,7 +190,7 @@ def test_telemetry_killed_in_mid_stream_stores_every_line_once(processes):
                 file.write(b'{"event":"run_completed","ts":1}')
                 file.ended = True
             await bridge.until_whole(deadline_s=60)
-            # That an attempt has ended is noticed a moment after its last line is stored.
+            # The end of an attempt is noticed a moment after its last line is stored.
             async with asyncio.timeout(10):
                 while True:
                     [summary] = (await bridge.bus.request("telemetry", Summaries(runs=[files[0].run]))).summaries
@@ -213,7 +213,7 @@ def test_telemetry_stopped_for_a_while_catches_up(processes):
             file.write(*steps(0, 1000))
             await bridge.until("it stores", lambda: file.stored == 1000)
             processes.send("telemetry", signal.SIGSTOP)
-            bridge.storing = False  # as a bridge does when the store has been silent
+            bridge.storing = False  # as the real bridge does when the store is silent
             file.write(*steps(1000, 60_000))
             file.ended = True
             await bridge.until("all is published", lambda: file.sent == len(file.lines))
@@ -225,7 +225,7 @@ def test_telemetry_stopped_for_a_while_catches_up(processes):
 
 
 @pytest.mark.slow
-def test_end_by_sigterm_stores_what_has_arrived_and_a_restart_goes_on(processes):
+def test_sigterm_stores_what_has_arrived_and_a_restart_continues(processes):
     async def scenario() -> None:
         processes.start("telemetry")
         async with FakeBridge(processes.home.address()) as bridge:
@@ -264,7 +264,7 @@ def test_disk_full_degrades_and_catches_up_when_there_is_room(processes, small_d
             storing: list[bool] = []
             bridge.on_stored = lambda stored: storing.append(stored.storing)
             file = bridge.open(new_run())
-            file.write(*steps(0, 40_000))  # 6 MB, where there are about 5
+            file.write(*steps(0, 40_000))  # 6 MB, more than the 5 MB that are free
             state = await wait_for_status(bridge.bus, "degraded")
             assert "disk full" in state.detail
             await bridge.until("bridges are told", lambda: not storing[-1])
@@ -294,7 +294,7 @@ def test_ended_and_started_again_while_the_disk_is_full(processes, small_disk):
             file = bridge.open(new_run())
             file.write(*steps(0, 40_000))
             await wait_for_status(bridge.bus, "degraded")
-            # Killed, it leaves a write-ahead log with room in it; ended, it leaves none, and there is no room for one.
+            # After SIGKILL there is a write-ahead log to reuse; after SIGTERM there is none, and no room for one.
             for way in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
                 processes.send("telemetry", way)
                 assert processes.running["telemetry"].wait(20) in {0, -signal.SIGKILL}
@@ -342,7 +342,7 @@ def test_first_start_on_a_full_disk(processes, small_disk):
 
 
 async def refusal_of_a_query(bus: BusClient) -> str:
-    """Ask for the summaries, which can be read or not while nothing can be written."""
+    """Ask for the summaries; whether they can be read while the disk is full depends on SQLite."""
     try:
         await bus.request("telemetry", Summaries())
     except CommandRefusedError as error:
@@ -351,7 +351,7 @@ async def refusal_of_a_query(bus: BusClient) -> str:
 
 
 def fill_up(folder: Path) -> None:
-    """Take the last byte of a file system."""
+    """Fill a file system completely."""
     with contextlib.suppress(OSError), (folder / "filler-more").open("ab", buffering=0) as file:
         while file.write(bytes(65536)) == 65536:
             pass
@@ -362,7 +362,7 @@ def fill_up(folder: Path) -> None:
 # ── starting ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_second_one_of_a_home_does_not_count_as_a_start(tmp_path):
+def test_second_aggregator_of_a_home_does_not_count_as_a_start(tmp_path):
     home = StackHome.find(tmp_path / "home")
     home.create()
 
@@ -388,7 +388,7 @@ def test_sources_of_bad_bodies_are_remembered_up_to_a_limit(tmp_path):
     asyncio.run(scenario())
 
 
-# ── questions ───────────────────────────────────────────────────────────────────────────────────────
+# ── queries ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_summaries_are_published_and_queries_answered(processes):
@@ -476,7 +476,10 @@ def test_nonsense_on_the_bus_is_counted_and_harmless(processes):
                 ({**good, "first": 2**60, "count": 1, "end": 5}, (b"{}\n",)),
                 ({**good, "first": 0, "count": 1, "end": 2**70}, (b"{}\n",)),
                 ({**good, "first": 0, "count": 1, "end": 5, "attempt": 2**70}, (b"{}\n",)),
-                ({**good, "first": 5, "count": 1, "end": 5, "host": "hö"}, (b"{}\n",)),  # it cannot be asked for more
+                (
+                    {**good, "first": 5, "count": 1, "end": 5, "host": "hö"},
+                    (b"{}\n",),
+                ),  # no valid host
                 ({**good, "first": 0, "count": 1, "end": 5, "run": "hö"}, (b"{}\n",)),
             ]:
                 bus.publish(topics.journal(run), payload, buffers)

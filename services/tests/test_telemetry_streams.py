@@ -1,4 +1,4 @@
-"""Go-back-N without sockets: whatever is lost, doubled, reordered or restarted, each line is taken once, in order."""
+"""Go-back-N without sockets: each line is taken once and in order, under loss, duplication, reordering and restarts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def offer(stream: Stream, first: int, count: int, *, repair: bool = False, now: 
     return stream.offer(first, count, (first + count) * 10, repair=repair, now=now)
 
 
-def test_what_continues_is_taken_and_what_repeats_is_not():
+def test_batch_that_continues_is_taken_and_one_that_repeats_is_not():
     stream = stream_at()
     assert offer(stream, 0, 5) == Take(drop=0, first=0, lines=5)
     assert offer(stream, 0, 5) is None
@@ -27,7 +27,7 @@ def test_what_continues_is_taken_and_what_repeats_is_not():
     assert stream.tick(0.0) is None
 
 
-def test_hole_is_asked_for_at_once_and_only_once():
+def test_hole_is_requested_at_once_and_only_once():
     stream = stream_at()
     assert offer(stream, 5, 5) is None
     ask = stream.tick(0.0)
@@ -38,14 +38,14 @@ def test_hole_is_asked_for_at_once_and_only_once():
     assert stream.missing == 15
 
 
-def test_unanswered_request_is_made_again_less_and_less_often():
+def test_unanswered_request_is_repeated_with_back_off():
     stream = stream_at()
     offer(stream, 5, 5)
     asked = [tick / 10 for tick in range(400) if stream.tick(tick / 10) is not None]
     assert asked == [0.0, 1.0, 3.0, 7.0, 15.0, 23.0, 31.0, 39.0]
 
 
-def test_repair_with_a_hole_is_asked_for_again_soon():
+def test_repair_with_a_hole_is_requested_again_soon():
     stream = stream_at()
     offer(stream, 50, 5)
     assert stream.tick(0.0) is not None
@@ -57,7 +57,7 @@ def test_repair_with_a_hole_is_asked_for_again_soon():
     assert ask.number == 10
 
 
-def test_missing_tail_is_asked_for_when_nothing_has_come_for_a_while():
+def test_missing_tail_is_requested_after_a_quiet_time():
     stream = stream_at()
     offer(stream, 0, 5)
     stream.announce("host", 8, final=True)
@@ -72,7 +72,7 @@ def test_missing_tail_is_asked_for_when_nothing_has_come_for_a_while():
     assert (stream.counts.received, stream.counts.repaired) == (5, 3)
 
 
-def test_tail_that_is_only_late_is_not_asked_for():
+def test_late_tail_is_not_requested():
     stream = stream_at()
     for tick in range(100):
         stream.announce("host", 5 * (tick + 1), final=False)
@@ -81,7 +81,7 @@ def test_tail_that_is_only_late_is_not_asked_for():
         assert stream.tick(tick * 0.4 + 0.2) is None
 
 
-def test_empty_stream_that_has_ended_is_whole():
+def test_empty_stream_that_has_ended_is_complete():
     stream = stream_at()
     assert not stream.ended
     stream.announce("host", 0, final=True)
@@ -91,7 +91,7 @@ def test_empty_stream_that_has_ended_is_whole():
 # ── generated faults ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_word_of_the_host_counts_more_than_a_batch_that_nobody_has_written():
+def test_announced_end_overrules_a_forged_batch():
     stream = stream_at(5)
     offer(stream, 2**39, 1)
     assert stream.missing > 2**38
@@ -100,7 +100,7 @@ def test_word_of_the_host_counts_more_than_a_batch_that_nobody_has_written():
 
 
 class Bridge:
-    """A model of the supervisor's bridge and of a bus that loses, doubles and reorders."""
+    """A model of the supervisor's bridge and of a bus that loses, duplicates and reorders."""
 
     def __init__(self, total: int, faults: st.DataObject) -> None:
         self.total = total
@@ -137,7 +137,7 @@ def test_every_line_is_taken_exactly_once_in_order_under_loss_doubling_reorderin
         now = tick * 0.1
         if tick == faulty_rounds:
             bridge.faults = None
-        if tick < faulty_rounds and data.draw(st.integers(0, 9)) == 0:  # killed: only what is stored is left
+        if tick < faulty_rounds and data.draw(st.integers(0, 9)) == 0:  # killed: only stored lines are left
             stream = stream_at(len(stored))
             bridge.wire.clear()
         bridge.pump()

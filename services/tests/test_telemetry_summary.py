@@ -1,4 +1,4 @@
-"""Live aggregates: what a batch does to them, their speed, and that a restart goes on where they were."""
+"""Live aggregates: batches, speed, restarts, agents."""
 
 from __future__ import annotations
 

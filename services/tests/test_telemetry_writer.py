@@ -1,4 +1,4 @@
-"""The writer without a bus: lines that nothing can read, a store that is not there, and what waits for the disk."""
+"""The writer without a bus: unreadable lines, several attempts, a missing store, durability, bounded memory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ EPISODE = b'{"event":"episode","episode":1,"return":5.0,"step":2,"ts":1.0}'
 POISON = b'{"event":"poison","values":{"x":1}}'
 
 
-# ── lines that nothing can read ─────────────────────────────────────────────────────────────────────
+# ── unreadable lines ─────────────────────────────────────────────────────────────────────
 
 
 def poisoned_reading(data: bytes, last_step: int = 0) -> Journal:
@@ -96,7 +96,7 @@ def poisoned_reading(data: bytes, last_step: int = 0) -> Journal:
 
 
 def poisoned_binding(data: bytes, last_step: int = 0) -> Journal:
-    """What SQLite refuses to take, after other rows of the batch were taken."""
+    """Make a value that SQLite refuses, after it has taken other rows of the batch."""
     journal = read_journal(data, last_step)
     for place, kind in enumerate(journal.kinds):
         if kind == "poison":
@@ -165,7 +165,7 @@ def resumed(step: int) -> list[bytes]:
 
 
 def stored_summary(bench: Bench) -> Summary:
-    """The newest summary as a query would find it; every part of it must be what a recount gives."""
+    """Load the newest summary as a query does, and check that it equals a recount."""
     [(state,)] = bench.rows("SELECT summary FROM streams ORDER BY attempt DESC LIMIT 1")
     found = Summary.load(state)
     store = Store(bench.path)
@@ -221,7 +221,7 @@ def test_lines_of_an_earlier_attempt_that_come_late_are_counted(bench):
     bench.put([*resumed(30), *episodes(4, 6, 2.0)], key=SECOND)
     store_now(bench)
     assert returns(bench) == [1.0, 1.0, 2.0, 2.0]
-    bench.put(episodes(3, 6, 1.0), first=3)  # of which two were played again
+    bench.put(episodes(3, 6, 1.0), first=3)  # two of them were played again
     store_now(bench)
     assert returns(bench) == [1.0, 1.0, 1.0, 2.0, 2.0]
 
@@ -244,7 +244,7 @@ def test_copy_of_a_summary_is_independent_and_equal():
     assert summary.dump() == before != copy.dump()
 
 
-# ── a store that is not there ───────────────────────────────────────────────────────────────────────
+# ── a missing store ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("obstacle", ["no folder", "no database"])
@@ -279,16 +279,17 @@ def test_ends_at_once_though_the_store_is_not_usable(tmp_path):
     assert bench.writer.crash is None
 
 
-def test_store_of_a_newer_version_still_keeps_it_from_starting(tmp_path):
+@pytest.mark.parametrize("version", [1, 99])
+def test_store_of_another_version_is_refused(tmp_path, version):
     path = tmp_path / "telemetry.db"
     db = open_for_writing(path)
-    db.execute("PRAGMA user_version = 99")
+    db.execute(f"PRAGMA user_version = {version}")
     db.close()
-    with pytest.raises(StoreLayoutError):
+    with pytest.raises(StoreLayoutError, match=f"layout {version}"):
         Bench(path)
 
 
-# ── what waits for the disk ─────────────────────────────────────────────────────────────────────────
+# ── durability ─────────────────────────────────────────────────────────────────────────
 
 
 def test_only_the_end_of_a_stream_waits_for_the_disk_and_before_it_is_reported(bench):
@@ -316,7 +317,7 @@ def test_only_the_end_of_a_stream_waits_for_the_disk_and_before_it_is_reported(b
     bench.announce(5)  # all is stored
     bench.until(lambda: levels[-1][0])
     log = KEY._replace(kind="log")
-    bench.announce(2, log)  # the end is known before the lines are there
+    bench.announce(2, log)  # the end is known before the lines arrive
     bench.put([b"a", b"b"], key=log)
     bench.until(lambda: len(levels) >= 8)
     assert levels == [(False, 1)] * 5 + [(True, 2), (False, 1), (True, 2)]
@@ -330,7 +331,7 @@ def test_what_a_killed_process_left_in_the_log_is_made_durable_on_opening(tmp_pa
     left.open()
     left.begin()
     left.add_log(1, 0, ["a"])
-    left.commit()  # not closed, so it is in the write-ahead log only
+    left.commit()  # not closed, so the data is in the write-ahead log only
     synced: list[int] = []
     monkeypatch.setattr("os.fsync", synced.append)
     again = Store(path)
@@ -340,7 +341,7 @@ def test_what_a_killed_process_left_in_the_log_is_made_durable_on_opening(tmp_pa
     left.close()
 
 
-# ── what must not grow for ever ─────────────────────────────────────────────────────────────────────
+# ── bounded memory ─────────────────────────────────────────────────────────────────────
 
 
 def test_runs_that_are_done_are_forgotten(bench, monkeypatch):
@@ -358,7 +359,7 @@ def test_runs_that_are_done_are_forgotten(bench, monkeypatch):
     assert bench.rows("SELECT count(*), sum(final) FROM streams") == [(20, 20)]
 
 
-def test_end_that_was_stored_but_not_told_is_told_by_the_next_one(bench):
+def test_end_that_was_stored_but_not_published_is_published_after_a_restart(bench):
     bench.writer.start()
     bench.put([step(0)])
     bench.announce(1)
@@ -372,7 +373,7 @@ def test_end_that_was_stored_but_not_told_is_told_by_the_next_one(bench):
     assert [each.complete for report in following.reports for each in report.summaries] == [True]
 
 
-def test_of_very_many_runs_each_is_told_of_in_turn_and_those_that_ended_first(bench, monkeypatch):
+def test_summaries_of_many_runs_take_turns_and_ended_runs_come_first(bench, monkeypatch):
     monkeypatch.setattr(module, "SUMMARIES_AT_ONCE", 4)
     keys = [StreamKey(f"run{number:02}", 1, "journal") for number in range(10)]
     told: list[list[str]] = []
@@ -384,12 +385,12 @@ def test_of_very_many_runs_each_is_told_of_in_turn_and_those_that_ended_first(be
     bench.until(lambda: {run for runs in told for run in runs} == {key.run for key in keys})
     first = told[: next(place for place in range(1, 11) if len({run for runs in told[:place] for run in runs}) == 10)]
     assert max(len(runs) for runs in told) == 4
-    assert len(first) == 3, "nobody is told of again before all have had their turn"
+    assert len(first) == 3, "no run has a second turn before all had one"
     assert "run08" in first[0]
 
 
-def test_last_change_of_a_speed_is_told_even_if_others_had_the_turn(bench, monkeypatch):
-    """A run that stands still changes its speed once more; of more runs than can be told of, it waits for its turn."""
+def test_last_change_of_speed_is_published_even_if_others_had_the_turn(bench, monkeypatch):
+    """The speed of a stalled run changes once more; with many runs, its summary waits for its turn."""
     monkeypatch.setattr(module, "SUMMARIES_AT_ONCE", 1)
     writer = bench.writer
     for number in range(3):

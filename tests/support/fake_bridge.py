@@ -1,6 +1,6 @@
-"""A small stand-in for the supervisor's bridge, so that a test can lose, double and reorder exactly what it wants.
+"""A fake of the supervisor's bridge that can lose, duplicate and reorder chosen batches.
 
-It speaks the real protocol over a real broker; only the files and the processes behind it are missing.
+It speaks the real protocol over a real broker; only the files and processes behind it are missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH_LINES = 500
 
 @dataclass
 class File:
-    """The lines of one stream, and how far they have got."""
+    """The lines of one stream, and how many were sent and stored."""
 
     run: str
     kind: StreamKind = "journal"
@@ -49,12 +49,12 @@ class File:
 
     @property
     def whole(self) -> bool:
-        """Whether the store has said that it has every line, and knows that there are no more."""
+        """Whether the store has confirmed every line, and the end."""
         return self.ended and self.final and self.stored == len(self.lines)
 
 
 class FakeBridge:
-    """Publishes files in batches, resends on request, and keeps a window ahead of what is stored."""
+    """Publishes files in batches, resends on request, and keeps within a window ahead of the store."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class FakeBridge:
         passes: Callable[[Batch, bool], int] = lambda _batch, _repair: 1,
         shuffle: Callable[[list[tuple[str, Batch, bytes]]], None] = lambda _messages: None,
     ) -> None:
-        """`passes` says how many copies of a batch get through, `shuffle` reorders a handful of them."""
+        """`passes` returns how many copies of a batch to send, `shuffle` reorders the messages of one round."""
         self.host = host
         self.bus = BusClient(address, source=topics.supervisor(host))
         self.files: list[File] = []

@@ -1,7 +1,8 @@
-"""One course of steps, one count: of a run that was killed and resumed, everybody counts the same episodes."""
+"""Episodes through a whole stack: one count of a killed and resumed run everywhere, and returns of agents."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -61,3 +62,27 @@ def test_killed_and_resumed_run_has_one_count_everywhere(stack, tmp_path, checkp
     assert cli.json("export", run, "--out", str(tmp_path / "export"))["rows"]["episodes"] == EPISODES
     table = pq.read_table(tmp_path / "export" / "episodes.parquet").to_pydict()
     assert (table["episode"], table["attempt"]) == (list(range(EPISODES)), [row["attempt"] for row in rows])
+
+
+@pytest.mark.slow
+def test_returns_of_agents_reach_the_command_line(stack, tmp_path):
+    lines = [
+        {"event": "episode", "ts": 1.0, "episode": each, "step": each, "return": 3.0 * each}
+        | {"returns": {"left": 1.0 * each, "right": 2.0 * each}}
+        for each in range(1, 4)
+    ]
+    raw = base64.b64encode("".join(json.dumps(line) + "\n" for line in lines).encode()).decode()
+    run = stack.submit(config={"raw": [raw]})
+    assert stack.wait_final(run).state == "succeeded"
+    stack.wait_stored(run)
+    cli = Cli(stack.home.path)
+    assert cli.json("series", run)["agents"] == ["left", "right"]
+    assert cli.json("series", run, "episode_return")["values"] == [3, 6, 9]
+    assert cli.json("series", run, "episode_return", "--agent", "right")["values"] == [2, 4, 6]
+    assert "no agent 'nobody'" in cli("series", run, "episode_return", "--agent", "nobody", code=2).stderr
+    assert cli.json("show", run)["summary"]["agents"]["left"] == {"episodes": 3, "return_last": 3, "return_mean": 2}
+    assert "return of left" in cli("show", run).stdout
+    assert cli.json("export", run, "--out", str(tmp_path / "export"))["rows"]["episodes"] == 9
+    table = pq.read_table(tmp_path / "export" / "episodes.parquet").to_pydict()
+    assert table["agent"] == [None] * 3 + ["left"] * 3 + ["right"] * 3
+    assert table["return"] == [3, 6, 9, 1, 2, 3, 2, 4, 6]
