@@ -55,7 +55,7 @@ def test_list_and_files_of_all_kinds(shared_stack, tmp_path):
     video = tmp_path / "film.mp4"
     saved = cli.json("frames", run, "--save", str(video), "--seconds", "1")
     count, seconds = imageio_ffmpeg.count_frames_and_secs(str(video))
-    assert (count, round(seconds, 1)) == (saved["pictures"], 1.0)
+    assert (count, round(seconds, 1)) == (saved["frames"], 1.0)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     end(shared_stack, run)
 
@@ -75,8 +75,8 @@ def test_what_cannot_be_done_is_said_with_what_to_do(shared_stack, tmp_path):
     cli = Cli(shared_stack.home.path)
     blind = shared_stack.submit(config={"end": "hang"}, grace_s=5)
     shared_stack.wait_state(blind, "running")
-    assert "has no pictures: a worker publishes pictures if it is told to" in cli("frames", blind).stdout
-    assert "has no pictures" in cli("frames", blind, "--save", str(tmp_path / "x.png"), code=1).stderr
+    assert "has no frames: a worker publishes frames only if" in cli("frames", blind).stdout
+    assert "has no frames" in cli("frames", blind, "--save", str(tmp_path / "x.png"), code=1).stderr
     shared_stack.cancel(blind)
     run = submit(shared_stack, frame_streams=["left", "right"])
     wait_until("both are there", lambda: len(streams(shared_stack, run)) == 2)
@@ -133,7 +133,7 @@ def test_a_run_that_has_not_started_is_waited_for(shared_stack, tmp_path):
     shared_stack.cancel(first)
     said, wrong = saving.communicate(timeout=60)
     assert (saving.returncode, wrong) == (0, "")
-    assert said.startswith("saved 1 picture of 160×120")
+    assert said.startswith("saved 1 frame of 160×120")
     assert pixels(out).shape == (120, 160, 3)
     end(shared_stack, second)
 
@@ -144,11 +144,11 @@ def test_a_run_that_is_told_to_publish_is_waited_for_however_long_it_takes_to_be
     run = submit(shared_stack, fastlane_video_mode="single", frames_after_s=25)
     shared_stack.wait_state(run, "running")
     saved = cli("frames", run, "--save", str(tmp_path / "x.png"))
-    assert "waiting for the first picture of run" in saved.stderr
-    assert saved.stdout.startswith("saved 1 picture of 160×120")
+    assert "waiting for the first frame of run" in saved.stderr
+    assert saved.stdout.startswith("saved 1 frame of 160×120")
     end(shared_stack, run)
     run = submit(shared_stack, frames=0, fastlane_video_mode="single", end="complete", events=150, rate=10)
-    assert "has no pictures" in cli("frames", run, "--save", str(tmp_path / "y.png"), code=1).stderr
+    assert "has no frames" in cli("frames", run, "--save", str(tmp_path / "y.png"), code=1).stderr
     assert shared_stack.state(run).state.final, "only then is it sure"
 
 

@@ -196,7 +196,7 @@ def test_worker_or_run_host_killed_leaves_no_pictures_and_a_word_when_the_last_w
     said = Cli(shared_stack.home.path)("frames", run).stdout
     assert "its last picture was at" in said
     refused = Cli(shared_stack.home.path)("frames", run, "--save", "never.png", code=1).stderr
-    assert "has no pictures any more: the last was" in refused
+    assert "has no frames any more: the last was" in refused
 
 
 @pytest.mark.slow
@@ -244,11 +244,11 @@ def test_writer_dead_while_its_run_lives_says_so_and_is_not_repeated(shared_stac
     last = streams(shared_stack, run)[0].newest
     published = counter(shared_stack, "frames_published")
     cli = Cli(shared_stack.home.path)
-    assert "its writer has died: no more will come" in cli("frames", run).stdout
+    assert "its writer died: no more frames will come" in cli("frames", run).stdout
     for extra in ([], ["--remote"]):
         out = shared_stack.home.path / "last.png"
         saved = cli.json("frames", run, "--save", str(out), *extra)
-        assert (saved["writer"], saved["pictures"]) == ("dead", 1)
+        assert (saved["writer"], saved["frames"]) == ("dead", 1)
         assert pixels(out).shape == (120, 160, 3)
     assert streams(shared_stack, run)[0].newest == last
     assert counter(shared_stack, "frames_published") == published

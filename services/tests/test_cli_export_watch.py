@@ -89,7 +89,7 @@ def folder_of(tmp_path: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("run.json", "a", "b", "c", "d"), "also holds a, b, c and 1 more"),
+        (("run.json", "a", "b", "c", "d"), "more than an export: a, b, c and 1 more"),
         (("logs.parquet",), "has no run.json"),
     ],
 )

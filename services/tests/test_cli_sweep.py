@@ -325,7 +325,7 @@ def test_cancel_ends_the_driver_too(cli, start, tmp_path):
     wait_until("two trials", lambda: running(cli, "given-up-") == 2)
     group = runs_of(cli, "given-up")[0]["group"]
     refused = cli("sweep", "resume", group, code=1).stderr
-    assert "is being driven already" in refused
+    assert "already has a driver" in refused
     cli("sweep", "cancel", group)
     output, errors = driver.communicate(timeout=60)
     assert driver.returncode == 4, output + errors

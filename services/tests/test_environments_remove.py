@@ -84,8 +84,8 @@ def test_own_worker_is_installed_removed_and_forgotten(tmp_path, cache, worker):
     )
     said = mosaic("workers", "remove", "stress").stdout
     assert said.startswith("✓ stress/default removed\n")
-    assert "are free again" in said
-    assert "stress is no longer known here; its folder is left as it is" in said
+    assert " freed" in said
+    assert "stress is no longer registered; its folder is unchanged" in said
     assert (worker / "profiles.toml").exists()
     assert "stress" not in [each["worker"] for each in mosaic.json("workers", "list")["workers"]]
     assert mosaic("workers", "remove", "baseline").stdout == "nothing of baseline is installed\n"

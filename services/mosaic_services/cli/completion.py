@@ -1,4 +1,4 @@
-"""What a shell offers for a word: names of runs, groups, hosts, workers and metrics of the stack that is meant."""
+"""Shell completion of names: runs, groups, hosts, workers and metrics of the stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPLETIONS"]
 
-# Somebody waits for the key to do something, so a service that is silent offers nothing.
+# Short, because the user waits at the prompt. A silent service offers nothing.
 _ANSWER_S = 1.0
 _MOST = 200
 
@@ -61,7 +61,7 @@ def _from_stack(find: Callable[[Bus, dict[str, Any]], Iterable[str]]) -> Callabl
             with current.connect() as bus:
                 offered = dict.fromkeys(find(bus, ctx.params))
         except Exception:
-            return []  # no stack, or no answer: an error here would be printed into the line that is being typed
+            return []  # no stack, or no answer: an error would be printed into the prompt
         return [name for name in offered if name.startswith(incomplete)]
 
     return complete
@@ -79,7 +79,7 @@ def _workers(ctx: Any, incomplete: str) -> list[str]:
 
 
 def _take_options(ctx: Any) -> None:
-    """Use --home and --bus of the line, wherever they stand in it."""
+    """Take --home and --bus from the line that is being completed."""
     from mosaic_services.cli.options import current  # noqa: PLC0415 - start-up time
 
     for each in (ctx.find_root(), ctx):

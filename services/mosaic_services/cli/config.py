@@ -1,4 +1,4 @@
-"""`mosaic config`: the settings, and where each came from."""
+"""`mosaic config`: all settings and their sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": [
 
 
 def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show every setting, its value and where it came from: default, file, variable or flag."""
+    """Show every setting with its value and source: default, file, variable or flag."""
     loaded = current.load()
     settings = leaves(loaded.settings)
     if as_json:
@@ -34,7 +34,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
 
 def defaults() -> None:
-    """Print a commented settings file with all defaults: a start for $MOSAIC_HOME/mosaic.toml."""
+    """Print a commented settings file with all defaults, a template for $MOSAIC_HOME/mosaic.toml."""
     print(render(), end="")
 
 

@@ -1,4 +1,4 @@
-"""`mosaic logs`: print a run's log or its events, or follow them without loss or repetition."""
+"""`mosaic logs`: print or follow a run's log or events, without gaps or repetitions."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _STALLED_POLLS = 40
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Begin with the last N lines.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run has ended.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Start with the last N lines.")] = None,
     events: Annotated[bool, typer.Option("--events", help="Print the events (JSON lines) instead of the log.")] = False,
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Which attempt.", show_default="the newest")
@@ -44,9 +44,9 @@ def command(
         bool, typer.Option("--json", help="Print JSON: {run, attempt, lines: [{number, line}]}.")
     ] = False,
 ) -> None:
-    """Print what a run logged, or follow it live."""
+    """Print a run's log, or follow it."""
     if follow and as_json:
-        raise typer.BadParameter("--follow prints lines, --json one document; take one of them")
+        raise typer.BadParameter("--follow and --json exclude each other")
     if follow:
         current.require_stack()
     with current.reader_address() as address:
@@ -83,7 +83,7 @@ async def _main(
 
 
 class _Reader:
-    """Reads one stream by number: what is stored from telemetry, what is new from the bus."""
+    """Reads one stream by line number: stored lines from telemetry, new lines from the bus."""
 
     def __init__(self, bus: BusClient, state: RunState, kind: StreamKind, attempt: int | None) -> None:
         self._bus = bus
@@ -94,7 +94,7 @@ class _Reader:
         self._next = 0
 
     def print(self, rows: list[dict[str, Any]]) -> None:
-        """Print rows that were not printed yet."""
+        """Print rows that have not been printed."""
         new = [row for row in rows if row["number"] >= self._next]
         if new:
             sys.stdout.write("".join(f"{row['line']}\n" for row in new))
@@ -104,7 +104,7 @@ class _Reader:
     # ── stored lines ────────────────────────────────────────────────────────────────────────────
 
     async def stored(self, tail: int | None) -> AsyncIterator[list[dict[str, Any]]]:
-        """All stored lines from where we are, or the last ones, page by page."""
+        """Stored lines after those printed, or the last ones, page by page."""
         start: int | None = self._next
         if tail is not None and self._kind == "log":
             yield (await self._page(self._next, tail)).rows
@@ -117,7 +117,7 @@ class _Reader:
             start = page.next
 
     async def print_stored(self, tail: int | None) -> bool:
-        """Print what is stored and was not printed yet; return whether there was any."""
+        """Print stored lines that have not been printed; return whether there were any."""
         before = self._next
         async for rows in self.stored(tail):
             self.print(rows)
@@ -153,7 +153,7 @@ class _Reader:
     # ── following ───────────────────────────────────────────────────────────────────────────────
 
     async def follow(self, tail: int | None) -> None:
-        """Print what is stored, then what comes, until the run is final and all its lines were printed."""
+        """Print stored lines, then new ones, until the run is final and all lines are printed."""
         run = self._state.run
         topic = topics.log if self._kind == "log" else topics.journal
         async with (
@@ -173,7 +173,7 @@ class _Reader:
                     return
                 ended = self._state.state.final
                 stalled = stalled + 1 if ended and not progressed else 0
-        print("the end of this log has not been stored; it may lack lines", file=sys.stderr)
+        print("the end of this log is not stored; lines may be missing", file=sys.stderr)
 
     async def _take_live(self, live: Subscription) -> bool:
         message = await live.next(_POLL_S)
@@ -191,7 +191,7 @@ class _Reader:
         if batch.attempt != self.attempt or not message.buffers:
             return
         if batch.first > self._next:
-            # A hole: telemetry has it, or is having it repaired. What follows is stored there as well.
+            # A gap: telemetry has the lines or is having them repaired, and stores what follows, too.
             await self.print_stored(None)
             if batch.first > self._next:
                 return

@@ -1,4 +1,4 @@
-"""Finds the run that a user means, and says so if several have the name that was given."""
+"""Finds runs by id or name, with a note if several share the name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_runs(bus: Bus, queries: list[str], *, active: bool = False) -> list[Run
 
 
 def note_shared(found: RunList) -> None:
-    """Say on stderr which run was taken for each name that several runs have."""
+    """Print a note to stderr for each name that several runs share."""
     for name, alike in found.shared.items():
         run = next(each for each in found.runs if each.name == name.strip())
         print(f"note: {alike} runs are called {name}; this is {short(run.run)} ({run.state})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Sweeps: one file that stands for many runs, and drivers that choose the next run by what the last ones brought."""
+"""Sweeps: files that describe many runs, and drivers that choose runs by earlier results."""
 
 from mosaic_services.sweeps.plan import Driver, Plan, Planned, new_group, read_plan
 

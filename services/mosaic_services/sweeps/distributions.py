@@ -1,4 +1,4 @@
-"""What `random:` of a sweep can draw from: uniform, loguniform, int and choice."""
+"""Distributions for `random:` of a sweep: uniform, loguniform, int and choice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from low to high, both included."""
+    """Numbers from low to high, inclusive."""
 
     kind: Literal["uniform", "loguniform", "int"]
     low: float
@@ -35,13 +35,13 @@ class Range:
 
     @property
     def size(self) -> float:
-        """How many different values there are."""
+        """Number of distinct values."""
         if self.low == self.high:
             return 1
         return self.high - self.low + 1 if self.kind == "int" else math.inf
 
     def draw(self, source: random.Random) -> float:
-        """Draw one value; of a continuous range, with as many digits as a person can read."""
+        """Draw a value; a continuous one is rounded to a readable number of digits."""
         match self.kind:
             case "int":
                 return source.randint(int(self.low), int(self.high))
@@ -54,17 +54,17 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values, each as likely as the others."""
+    """One of several values with equal probability."""
 
     values: tuple[Any, ...]
 
     @property
     def size(self) -> float:
-        """How many different values there are."""
+        """Number of distinct values."""
         return len(self.values)
 
     def draw(self, source: random.Random) -> Any:
-        """Draw one value."""
+        """Draw a value."""
         return source.choice(self.values)
 
 
@@ -72,7 +72,7 @@ Distribution = Range | Choice
 
 
 def read_distribution(value: object, where: str) -> Distribution:
-    """Read `{loguniform: [0.0001, 0.01]}`; `where` names the file and the key in errors."""
+    """Parse `{loguniform: [0.0001, 0.01]}`; `where` names file and key in errors."""
     if not isinstance(value, dict) or len(value) != 1:
         raise SpecError(f"{where}: {shown(value)} is not a distribution", f"for example: {_EXAMPLES['loguniform']}")
     (kind, given), *_ = value.items()
@@ -109,22 +109,22 @@ def _is_number(value: object, kind: str) -> bool:
 
 
 def refuse_twins(values: list[Any], where: str) -> None:
-    """Refuse a list in which a value stands twice: it would be two equal runs."""
+    """Refuse duplicate values: they would make equal runs."""
     seen: set[str] = set()
     for value in values:
         if (mark := identity(value)) in seen:
-            raise SpecError(f"{where}: {shown(value)} stands there twice", "each value once; to repeat runs use seeds:")
+            raise SpecError(f"{where}: {shown(value)} is given twice", "each value once; to repeat runs use seeds:")
         seen.add(mark)
 
 
 def identity(value: object) -> str:
-    """Text that is the same for equal values only: 1 and 1.0 are the same, 1 and true are not."""
+    """Text that identifies a value: equal for 1 and 1.0, different for 1 and true."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True, default=str)
 
 
 def shown(value: object) -> str:
-    """A value as it stands in a file, cut if long."""
+    """A value as written in a file, shortened if long."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}…"  # noqa: PLR2004 - what fits a line

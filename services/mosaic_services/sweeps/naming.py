@@ -1,4 +1,4 @@
-"""Readable names of a sweep's runs: `lr-search-lr0.001-seed3`, short, and no two alike."""
+"""Short, unique, readable names for the runs of a sweep: `lr-search-lr0.001-seed3`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_VALUE = 20
 
 
 def labels(paths: Iterable[str]) -> dict[str, str]:
-    """The shortest name for each dotted path that no other path ends with."""
+    """The shortest unambiguous suffix of each dotted path."""
     known = list(paths)
     found = {}
     for path in known:
@@ -29,7 +29,7 @@ def labels(paths: Iterable[str]) -> dict[str, str]:
 
 
 def name_runs(sweep: str, chosen: list[dict[str, Any]]) -> list[str]:
-    """Name each run after the sweep and what was chosen for it."""
+    """Name each run after the sweep and its values."""
     short = labels({path: None for values in chosen for path in values})
     taken: dict[str, int] = {}
     names = []
@@ -40,7 +40,7 @@ def name_runs(sweep: str, chosen: list[dict[str, Any]]) -> list[str]:
             name = name[: _LONGEST - 6].rstrip("-.")
         taken[name] = count = taken.get(name, 0) + 1
         names.append(name if count == 1 else f"{name}-{count}")
-    # A name that was made unique may be the name of another run.
+    # A name that was made unique may clash with another.
     if len(set(names)) < len(names):
         names = [f"{sweep}-{number}" for number in range(1, len(chosen) + 1)]
     return names

@@ -1,7 +1,7 @@
-"""Drives a sweep with Optuna: asks the study for parameters, submits runs, follows them over the bus, tells the study.
+"""Drives a sweep with Optuna: asks the study for parameters, submits runs, follows them, reports their values.
 
-Everything that must survive is in the study's SQLite file: a trial's run id is stored *before* the run is submitted,
-and submitting the same id twice is one run. So a driver that was killed goes on where it was, and no trial runs twice.
+All state is in the study's SQLite file. The id of a trial's run is stored *before* the run is submitted, and submitting
+an id twice makes one run. So a driver that was killed can continue, and no trial runs twice.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ __all__ = ["OptunaDriver", "Watcher", "open_study"]
 
 Result = TypeVar("Result", bound=Model)
 
-# A run whose telemetry has stalled is noticed by looking, since nothing is heard of it.
+# Interval of checks for runs whose telemetry has stalled: no message announces that.
 _STALLED_LOOK_S = 1.0
 _ANSWER_S = 10.0
-_WARM_UP = 2  # points of the way before a trial may be pruned
+_WARM_UP = 2  # rungs before a trial may be pruned
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 class Watcher(Protocol):
-    """Who is told what the driver does."""
+    """Receives reports of the driver."""
 
     def started(self, trial: int, run: str, chosen: dict[str, Any], *, again: bool) -> None:
-        """Tell that a trial's run was submitted, or is followed again."""
+        """Report that the run of a trial was submitted, or is followed again."""
 
     def ended(self, trial: int, run: str, outcome: Outcome, best: optuna.trial.FrozenTrial | None) -> None:
-        """Tell how a trial ended, and which is the best so far."""
+        """Report the outcome of a trial, and the best trial so far."""
 
     def trouble(self, said: str) -> None:
-        """Tell that a service does not answer; it is asked again."""
+        """Report that a service does not answer and will be asked again."""
 
 
 def open_study(path: Path, name: str, driver: Driver, seed: int) -> optuna.Study:
-    """Open the study in a file, or make it."""
+    """Open or create the study in a file."""
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 30}})
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
     if driver.prune:
@@ -70,7 +70,7 @@ def open_study(path: Path, name: str, driver: Driver, seed: int) -> optuna.Study
     study = optuna.create_study(
         storage=storage, study_name=name, direction=driver.direction, pruner=pruner, load_if_exists=True
     )
-    # A driver that goes on must not draw the same numbers again.
+    # A continued study must not draw the same random numbers again.
     study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.get_trials(deepcopy=False)))
     return study
 
@@ -101,7 +101,7 @@ class OptunaDriver:
         self._follower = Follower(bus, group=group, hosts=False)
 
     async def drive(self) -> None:
-        """Follow what runs already, and start new trials as old ones end."""
+        """Follow running trials, and start new ones as they end."""
         going = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         waiting = [optuna.trial.Trial(self._study, each._trial_id) for each in going]  # noqa: SLF001 - the only way back to it
         tasks: dict[asyncio.Task[None], int] = {}
@@ -116,7 +116,7 @@ class OptunaDriver:
                 if not tasks:
                     return
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                # Several may have been refused at once: all are looked at, and the first of them is told of.
+                # Several may have been refused at once: all are examined, the first is reported.
                 failures = {tasks.pop(each): each.exception() for each in done}
                 for _, failure in sorted(failures.items()):
                     if failure is not None:
@@ -168,7 +168,7 @@ class OptunaDriver:
         self._tell(trial, run, outcome)
 
     async def _submit(self, trial: optuna.trial.Trial, run: str, chosen: dict[str, Any]) -> None:
-        """Submit a run, or find that it was: the same id is one run, however often it is submitted."""
+        """Submit a run. Submitting the same id again has no effect."""
         try:
             spec = self._plan.spec(chosen, f"{self._plan.name}-{trial.number}", self._group)
             await self._request("scheduler", Submit(run=run, spec=spec))
@@ -178,7 +178,7 @@ class OptunaDriver:
             raise SpecError(said, getattr(error, "hint", "")) from error
 
     def _look(self, run: str, followed: Followed) -> None:
-        """Take in how the run is; while a service is silent, nothing has stalled."""
+        """Update the run; silence of a service does not count as a stall."""
         view, now = self._follower.view, time.monotonic()
         if state := view.runs.get(run):
             followed.take_state(state, now)
@@ -189,14 +189,14 @@ class OptunaDriver:
 
     @staticmethod
     def _report(trial: optuna.trial.Trial, followed: Followed) -> bool:
-        """Report how far the trial is; whether there was anything new."""
+        """Report new values to the study; return whether there were any."""
         new = followed.reports()
         for rung, value in new:
             trial.report(value, rung)
         return bool(new)
 
     async def _prune(self, trial: optuna.trial.Trial, run: str, followed: Followed) -> None:
-        """Stop a run that is behind the others; the study knows before the run is stopped."""
+        """Prune a trial: record it in the study, then stop its run."""
         metric = self._settings.metric
         followed.pruned_at = followed.summary.step if followed.summary else 0
         trial.set_user_attr("pruned_at", followed.pruned_at)
@@ -223,7 +223,7 @@ class OptunaDriver:
         self._watcher.ended(trial.number, run, outcome, self._study.best_trial if complete else None)
 
     async def _request(self, service: str, command: Command[Result]) -> Result:
-        """Ask until there is an answer: a service that is restarted is no reason to give up a sweep."""
+        """Repeat a request until it is answered: a service may be restarting."""
         while True:
             try:
                 return await self._bus.request(service, command, _ANSWER_S)
@@ -232,9 +232,9 @@ class OptunaDriver:
 
 
 def _suggest(trial: optuna.trial.Trial, path: str, distribution: Distribution) -> Any:
-    """Ask for a parameter; of a trial that has it already, the same again."""
+    """Ask for a parameter; a trial that already has it returns the same value."""
     if isinstance(distribution, Choice):
-        # Optuna keeps plain values only: others are chosen by their text.
+        # Optuna stores only plain values; others are represented by their text.
         options = {_option(value): value for value in distribution.values}
         return options[trial.suggest_categorical(path, list(options))]
     if distribution.kind == "int":

@@ -1,4 +1,4 @@
-"""Reads a sweep file and says which runs it stands for. Pure: the same file and seed give the same runs."""
+"""Parses a sweep file and expands it into runs. Pure: the same file and seed give the same runs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = ["MOST_RUNS", "Driver", "Plan", "Planned", "new_group", "read_plan"]
 MOST_RUNS = 20_000
 _LONGEST_NAME = 40
 _SEED = "config.seed"
-# Enough to find every combination of 20,000 by chance; a range of a few floats would otherwise never end.
+# Draws per sample before giving up. Enough to find all of 20,000 combinations by chance; a tiny range would never end.
 _DRAWS_PER_SAMPLE = 50
 _VARIED = ("list", "grid", "random", "seeds")
 _DRIVEN = ("trials", "metric", "direction", "concurrent", "prune")
 _KEYS = ("name", *_VARIED, "samples", "seed", "driver", *_DRIVEN)
 _NOT_VARIED = ("name", "group", "replaces")
 
-# What is chosen for one run: dotted path in the run -> value.
+# The values of one run: dotted path -> value.
 Chosen = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a sweep: what was chosen for it, and the spec that comes of it."""
+    """One run of a sweep: its values and its spec."""
 
     chosen: Chosen
     spec: RunSpec
@@ -45,7 +45,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Driver:
-    """How a driver that learns from each trial goes about it."""
+    """Settings of a driver."""
 
     trials: int
     metric: str
@@ -56,25 +56,25 @@ class Driver:
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep: a run, and what varies in it."""
+    """A sweep: a base run and what varies in it."""
 
     where: str
     name: str
     base: dict[str, Any]
-    # `sweep:` as it was read, overrides included.
+    # `sweep:` as parsed, with overrides.
     sweep: dict[str, Any]
     entries: list[Chosen]
     grid: dict[str, list[Any]]
     random: dict[str, Distribution]
     samples: int
     seed: int
-    # A count stands for 1 to that many, so that a huge one costs nothing until it is expanded.
+    # A count N means 1 to N, so that a huge one costs nothing until it is expanded.
     seeds: int | list[int]
     driver: Driver | None
 
     @property
     def factors(self) -> list[tuple[str, int]]:
-        """What the number of runs is the product of."""
+        """The factors whose product is the number of runs."""
         seeds = self.seeds if isinstance(self.seeds, int) else len(self.seeds)
         return [
             *([("list", len(self.entries))] if self.entries else []),
@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """How many runs there are; known before any of them is made."""
+        """The number of runs, known before expansion."""
         if self.driver:
             return self.driver.trials
         total = 1
@@ -94,7 +94,7 @@ class Plan:
         return total
 
     def expand(self, group: str) -> list[Planned]:
-        """Make all runs of a sweep without a driver."""
+        """Expand a sweep without a driver into its runs."""
         chosen = list(self._choices())
         names = name_runs(self.name, chosen)
         return [Planned(values, self.spec(values, name, group)) for values, name in zip(chosen, names, strict=True)]
@@ -115,7 +115,7 @@ class Plan:
             yield {path: value for part in parts for path, value in part.items()}
 
     def _samples(self) -> list[Chosen]:
-        """Draw until there are enough different ones."""
+        """Draw until there are enough distinct samples."""
         if not self.random:
             return [{}]
         source = random.Random(self.seed)
@@ -132,13 +132,13 @@ class Plan:
 
 
 def new_group(name: str, suffix: str) -> str:
-    """The group of one submission of a sweep: its name, made fit for a group, and something that makes it unique."""
+    """Make a unique group name for one submission of a sweep."""
     fit = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:_LONGEST_NAME]
     return f"{fit or 'sweep'}-{suffix.lower()}"
 
 
 def read_plan(document: dict[str, Any], words: list[str], path: Path) -> Plan:
-    """Put KEY=VALUE words onto a sweep file and check all of it that can be checked without a stack."""
+    """Apply KEY=VALUE overrides to a sweep file, and validate everything that needs no stack."""
     where = str(path)
     fields = dict(document)
     fixed = [_override(fields, word) for word in words]
@@ -171,7 +171,7 @@ def read_plan(document: dict[str, Any], words: list[str], path: Path) -> Plan:
 
 
 def _override(fields: dict[str, Any], word: str) -> str:
-    """Put a KEY=VALUE word onto the file; return the path it sets."""
+    """Apply a KEY=VALUE override; return the path that it sets."""
     keys, value = parse_word(word, (*FIELDS, "sweep"))
     if keys[0] == "sweep" and len(keys) > 2:  # noqa: PLR2004 - sweep.grid.config.lr is the key config.lr of sweep.grid
         keys = [*keys[:2], ".".join(keys[2:])]
@@ -187,7 +187,7 @@ def _refuse_unknown(sweep: dict[str, Any], where: str) -> None:
 
 
 def _refuse_clashes(plan: Plan, fixed: list[str]) -> None:
-    """Refuse a key that two parts of the sweep set, or that the command line sets and the sweep varies."""
+    """Refuse a key that is set by two parts of the sweep, or overridden although the sweep varies it."""
     entries = {path: "list" for entry in plan.entries for path in entry}
     sources = [entries, dict.fromkeys(plan.grid, "grid"), dict.fromkeys(plan.random, "random")]
     if plan.seeds:
@@ -202,7 +202,7 @@ def _refuse_clashes(plan: Plan, fixed: list[str]) -> None:
         if path in seen:
             part = seen[path]
             hint = (
-                f"change it there: sweep.{part}=…"
+                f"override that instead: sweep.{part}=…"
                 if part in {"list", "seeds"}
                 else f"try: sweep.{part}.{_bare(path)}=…"
             )
@@ -224,7 +224,7 @@ def _refuse_count(plan: Plan) -> None:
     if plan.count > MOST_RUNS:
         made_of = " × ".join(f"{name} {count:,}" for name, count in plan.factors)
         said = f"{plan.driver.trials:,} trials" if plan.driver else f"{plan.count:,} runs ({made_of})"
-        raise SpecError(f"{plan.where}: {said} are too many: at most {MOST_RUNS:,}", "vary less, or cut it in several")
+        raise SpecError(f"{plan.where}: {said} are too many: at most {MOST_RUNS:,}", "vary less, or split it")
 
 
 def _bare(path: str) -> str:
@@ -232,7 +232,7 @@ def _bare(path: str) -> str:
 
 
 class _Reader:
-    """Reads the parts of `sweep:`, and says where in the file something is wrong."""
+    """Parses the parts of `sweep:`; errors name the place in the file."""
 
     def __init__(self, where: str, sweep: dict[str, Any]) -> None:
         self._where = where
@@ -250,17 +250,17 @@ class _Reader:
         return given
 
     def _paths(self, keys: dict[str, Any], part: str) -> dict[str, Any]:
-        """The same map by full paths; keys that no run has, or that may not vary, are refused."""
+        """Convert keys to full paths; unknown keys, and keys that may not vary, are refused."""
         found: dict[str, Any] = {}
         for key, value in keys.items():
             path = path_of(str(key))
             check_path(path, self._at(part))
             if path[0] in _NOT_VARIED:
                 raise SpecError(
-                    f"{self._at(part)}: {key} cannot vary", "names and groups of runs are made by the sweep"
+                    f"{self._at(part)}: {key} cannot vary", "the sweep sets the names and the group of its runs"
                 )
             if ".".join(path) in found:
-                raise SpecError(f"{self._at(part)}: {key} stands there twice", "config.KEY and KEY are the same")
+                raise SpecError(f"{self._at(part)}: {key} is given twice", "config.KEY and KEY are the same")
             found[".".join(path)] = value
         return found
 
@@ -314,7 +314,7 @@ class _Reader:
     def integer(self, key: str, default: int, *, low: int) -> int:
         value = self._sweep.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or (key in self._sweep and value < low):
-            raise SpecError(f"{self._at(key)}: {shown(value)} is not a whole number from {low} on")
+            raise SpecError(f"{self._at(key)}: {shown(value)} is not a whole number of at least {low}")
         return value
 
     def driver(self) -> Driver | None:
@@ -322,14 +322,14 @@ class _Reader:
         if name is None:
             for key in _DRIVEN:
                 if key in self._sweep:
-                    raise SpecError(f"{self._at(key)} is only for a driver", "add driver: optuna, or leave it out")
+                    raise SpecError(f"{self._at(key)} needs a driver", "add driver: optuna, or leave it out")
             return None
         if name != "optuna":
             raise SpecError(f"{self._at('driver')}: {shown(name)} is unknown", "the only driver is: optuna")
         for key in ("list", "grid", "seeds", "samples"):
             if key in self._sweep:
                 raise SpecError(
-                    f"{self._at(key)} and a driver do not go together", "put what it searches under random:"
+                    f"{self._at(key)} and a driver exclude each other", "put what it searches under random:"
                 )
         if "random" not in self._sweep:
             raise SpecError(f"{self._at('driver')}: there is nothing to search", "add random: with distributions")

@@ -1,4 +1,4 @@
-"""What becomes of one trial of a driven sweep: which values are reported, and how it ended. Pure: no bus, no clock."""
+"""Follows one trial of a driven sweep: which values to report, and its outcome. Pure: no bus, no clock."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["RUNGS", "Followed", "Outcome", "metric_value"]
 
-# Trials are compared at so many points of their way. Pruners compare values of equal steps only, and summaries come
-# when they come: a value is therefore reported for every point that has been passed.
+# Number of rungs at which trials are compared. Pruners compare values of equal steps only, and summaries arrive at any
+# step, so a value is reported for every rung that has been passed.
 RUNGS = 20
-# A run that has ended and whose telemetry does not move for this long is judged by what is stored.
+# A final run whose telemetry has not changed for this long is judged by what is stored.
 _STALLED_S = 15.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended."""
+    """The outcome of a trial."""
 
     state: Literal["complete", "pruned", "failed"]
     value: float | None
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def metric_value(summary: RunSummary | None, metric: str) -> float | None:
-    """The value of a metric by now: the mean of the last 100 returns, or the newest of a scalar; None if not finite."""
+    """The current value of a metric: mean of the last 100 returns, or newest scalar; None if not finite."""
     if summary is None:
         return None
     value = summary.return_mean if metric == "episode_return" else summary.scalars.get(metric)
@@ -40,7 +40,7 @@ def metric_value(summary: RunSummary | None, metric: str) -> float | None:
 
 @dataclass
 class Followed:
-    """The run of a trial: what was last heard of it, and the last point of its way that was reported."""
+    """The run of a trial: its latest state and summary, and the last rung that was reported."""
 
     metric: str
     reported: int = 0
@@ -50,13 +50,13 @@ class Followed:
     _moved_at: float = 0.0
 
     def take_state(self, state: RunState, now: float) -> None:
-        """Take in a state heard at a moment of the monotonic clock; once final, it is final."""
+        """Update the state; `now` is monotonic. A final state stays final."""
         if self.state is None or not self.state.state.final:
             self._moved_at = now if state != self.state else self._moved_at
             self.state = state
 
     def take_summary(self, summary: RunSummary, now: float) -> None:
-        """Take in a summary; one that is older than what is known is ignored."""
+        """Update the summary; an older one is ignored."""
         if self.summary is None or (summary.attempt, summary.events) >= (self.summary.attempt, self.summary.events):
             self._moved_at = now if summary != self.summary else self._moved_at
             self.summary = summary
@@ -66,7 +66,7 @@ class Followed:
         self._moved_at = now
 
     def reports(self) -> list[tuple[int, float]]:
-        """Values to report that have not been, as (point of the way, value)."""
+        """Values that are still to be reported, as (rung, value)."""
         value = metric_value(self.summary, self.metric)
         if value is None or self.summary is None:
             return []
@@ -75,13 +75,13 @@ class Followed:
 
     @property
     def prunable(self) -> bool:
-        """Whether ending it now would save anything."""
+        """Whether pruning it now would save anything."""
         on_its_way = self.state is None or not self.state.state.final
         done = fraction(self.summary) if self.summary else 0.0
         return on_its_way and self.pruned_at is None and (done is None or done < 1)
 
     def outcome(self, now: float) -> Outcome | None:
-        """How it ended; None while there is something to wait for."""
+        """The outcome; None while the trial is still running."""
         if self.state is None or not self.state.state.final:
             return None
         value = metric_value(self.summary, self.metric)
@@ -103,7 +103,7 @@ class Followed:
 
 
 def _rung(summary: RunSummary) -> int:
-    """How far a run is, from 0 to RUNGS; if its length is unknown, by how often its number of steps has doubled."""
+    """The rung of a run, 0 to RUNGS. If its length is unknown, how often its number of steps has doubled."""
     done = fraction(summary)
     if done is None:
         return int(2 * math.log2(summary.step + 1))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mosaic_bus.frames import Frame
     from mosaic_bus.messages import FrameHandle, RunState, RunSummary
 
-__all__ = ["eta_s", "loss", "of_picture"]
+__all__ = ["eta_s", "loss", "of_frame"]
 
 
 def eta_s(state: RunState, summary: RunSummary, now: float) -> float | None:
@@ -34,13 +34,13 @@ def loss(summary: RunSummary) -> tuple[str, float] | None:
     return names[0], summary.scalars[names[0]]
 
 
-def of_picture(picture: FrameHandle | Frame) -> str:
+def of_frame(frame: FrameHandle | Frame) -> str:
     """Format the known figures of a frame."""
-    parts = [f"step {picture.step:,}", f"episode {picture.episode:,}"]
+    parts = [f"step {frame.step:,}", f"episode {frame.episode:,}"]
     named = (
-        ("reward", picture.last_reward),
-        ("return", picture.rolling_return),
-        ("steps/s", picture.step_rate_hz),
+        ("reward", frame.last_reward),
+        ("return", frame.rolling_return),
+        ("steps/s", frame.step_rate_hz),
     )
     parts += [f"{name} {number(value)}" for name, value in named if value is not None and not math.isnan(value)]
     return "  ".join(parts)

@@ -54,7 +54,7 @@ LOGS = _schema(("attempt", pa.int32()), ("number", pa.int64()), ("line", pa.stri
 
 
 def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Rows as a table; a value that does not fit its column (a seed of 2**63) is null there."""
+    """Make a table of rows; a value that does not fit its column, such as a seed of 2**63, becomes null."""
     try:
         return pa.Table.from_pylist(rows, schema=schema)
     except (OverflowError, pa.ArrowException):
@@ -64,7 +64,7 @@ def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 def _fitting(value: object, kind: pa.DataType) -> object:
     try:
-        if isinstance(value, int) and kind == pa.float64():  # of which Arrow takes none above 2**53
+        if isinstance(value, int) and kind == pa.float64():  # Arrow accepts none above 2**53
             value = float(value)
         pa.scalar(value, kind)
     except (OverflowError, pa.ArrowException):

@@ -1,4 +1,4 @@
-"""`mosaic export`: a run's data as Parquet files, whole or not at all."""
+"""`mosaic export`: a run's data as Parquet files, complete or not at all."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def command(
     group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="All runs of a group.")] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write; must not exist yet.")] = ...,  # type: ignore[assignment]
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export of a run.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the number of rows as JSON.")] = False,
 ) -> None:
-    """Write a run's events, episodes, scalars and logs to Parquet files, and what is known about it to run.json.
+    """Write a run's events, episodes, scalars and logs to Parquet files, and its spec, state and counters to run.json.
 
     With --group, a folder for each run, and runs.parquet with their parameters and results.
     """
@@ -72,7 +72,7 @@ def command(
         )
     if out.exists() and (not force or group):
         raise InputError(f"{out} exists already", "choose another folder" + ("" if group else ", or use --force"))
-    # A link stays, and what it points to is replaced.
+    # A symbolic link is kept; its target is replaced.
     folder = out.resolve()
     with current.reader() as bus:
         try:
@@ -138,11 +138,11 @@ def _report(detail: RunDetail, out: Path, counts: dict[str, int], partial: bool,
     what = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     say(f"exported {short(detail.run.run)} to ", (str(out), "bold"), f": {what}")
     if partial:
-        say(("the run has not ended or not all of it is stored: the files hold what there was", "yellow"))
+        say(("the run has not ended, or not all of it is stored: the files hold what is stored so far", "yellow"))
 
 
 def _export(bus: Bus, detail: RunDetail, streams: list[StreamCounters], folder: Path, *, quiet: bool) -> dict[str, int]:
-    """Write all files beside the folder, then put them in its place; return how many rows there are of each kind."""
+    """Write all files next to the folder, then replace it; return the number of rows of each kind."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -161,7 +161,7 @@ def _export(bus: Bus, detail: RunDetail, streams: list[StreamCounters], folder: 
 
 
 def _require_replaceable(folder: Path) -> None:
-    """Refuse a folder that holds anything but an export: replacing it would delete what cannot be exported again."""
+    """Refuse to replace a folder that holds anything but an export."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -171,25 +171,25 @@ def _require_replaceable(folder: Path) -> None:
     if others:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         names = ", ".join(others[:_NAMED]) + more
-        raise InputError(f"{folder} is not only an export: it also holds {names}", "choose another folder")
+        raise InputError(f"{folder} holds more than an export: {names}", "choose another folder")
     if inside and not (folder / _ABOUT).exists():
-        raise InputError(f"{folder} is no export: it has no {_ABOUT}", "choose another folder")
+        raise InputError(f"{folder} is not an export: it has no {_ABOUT}", "choose another folder")
     if folder == Path.cwd():
-        raise InputError(f"{folder} is the folder you are in, and would be a new one", "choose another folder")
+        raise InputError(f"{folder} is the current folder, which would be replaced", "choose another folder")
 
 
 def _replace(scratch: Path, folder: Path) -> None:
-    """Put the finished folder in its place; an old one is moved away first and removed last."""
+    """Move the finished folder into place; an old one is moved away first and removed last."""
     if not folder.exists():
         scratch.rename(folder)
         return
-    _require_replaceable(folder)  # again: an export can take long
+    _require_replaceable(folder)  # checked again, because an export can take long
     old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
     try:
         os.replace(folder, old)  # noqa: PTH105 - replaces the empty folder
         scratch.rename(folder)
     finally:
-        if not folder.exists():  # it went wrong between the two: the old one goes back
+        if not folder.exists():  # the second rename failed: restore the old folder
             os.replace(old, folder)  # noqa: PTH105 - as above
         shutil.rmtree(old, ignore_errors=True)
 
@@ -218,7 +218,7 @@ def _write(bus: Bus, detail: RunDetail, folder: Path, advance: Callable[[int], N
             for rows in _pages(bus, Logs(run=run, attempt=attempt, limit=_PAGE)):
                 counts["logs"] += _append(logs, LOGS, rows, attempt=attempt)
                 advance(len(rows))
-        # Episodes and scalars are those of the run: what a later attempt played again is in there once.
+        # Episodes and scalars are those of the run: what a later attempt repeated is there once.
         metrics, agents = _names(bus, run)
         for agent in (None, *agents):
             for rows in _pages(bus, Episodes(run=run, agent=agent, limit=_PAGE)):
@@ -251,7 +251,7 @@ def _names(bus: Bus, run: str) -> tuple[list[str], list[str]]:
 
 
 def _pages(bus: Bus, query: Events | Episodes | Logs | Scalars) -> Iterator[list[dict[str, Any]]]:
-    """All pages of a query; a run that wrote nothing has none."""
+    """All pages of a query; a run without output has none."""
     start: int | None = 0
     while start is not None:
         try:

@@ -1,4 +1,4 @@
-"""`mosaic frames`: a run's pictures, listed, drawn in the terminal, or saved as picture or film."""
+"""`mosaic frames`: list a run's frames, draw them in the terminal, or save them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mosaic_bus.commands import FrameStream, FrameStreams, Show
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.frames.feed import PictureFeed, is_here
 from mosaic_bus.messages import RunStateName
-from mosaic_services.cli.display.figures import of_picture
+from mosaic_services.cli.display.figures import of_frame
 from mosaic_services.cli.display.output import ago, clock, console, number, print_json, say, short, table
 from mosaic_services.cli.errors import FAILED, CliError, InputError
 from mosaic_services.cli.frames import film
-from mosaic_services.cli.frames.terminal import watch_pictures
+from mosaic_services.cli.frames.terminal import watch_frames
 from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
 from mosaic_services.cli.wait.interruption import interrupted
@@ -36,36 +36,38 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_FIRST_PICTURE_S = 10.0
+_FIRST_FRAME_S = 10.0
 _POLL_S = 0.25
 _NOT_YET = (RunStateName.QUEUED, RunStateName.PREPARING, RunStateName.STARTING)
 _MODE = "fastlane_video_mode"
-_HOW_TO = "a worker publishes pictures if it is told to: see docs/frames.md"
+_HOW_TO = "a worker publishes frames only if its config asks for them: see docs/frames.md"
 
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Any unique part of the run's id, or its name.")],
     save: Annotated[
         Path | None,
-        typer.Option("--save", metavar="FILE", help="Write the newest picture (.png), or a film (.gif, .mp4)."),
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="Save a frame (.png) or a film (.gif, .mp4).",
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3600, help="Length of the film.")] = 5.0,
-    watch: Annotated[bool, typer.Option("--watch", help="Draw the pictures in the terminal; q leaves.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Draw the frames in the terminal; q quits.")] = False,
     stream: Annotated[
-        str | None, typer.Option("--stream", metavar="NAME", help="Which stream, if the run has several.")
+        str | None, typer.Option("--stream", metavar="NAME", help="The stream, if the run has several.")
     ] = None,
     remote: Annotated[
-        bool, typer.Option("--remote", help="Have the pictures sent, even if they are on this machine.")
+        bool, typer.Option("--remote", help="Receive frames over the bus, even on the same machine.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show which pictures a run publishes; draw them in the terminal, or save one or a film of them."""
+    """List the frame streams of a run, draw one in the terminal, or save a frame or a film."""
     if watch and (save or as_json):
         raise InputError("--watch draws in the terminal", "leave out --save and --json, or leave out --watch")
     if watch and not (sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
-        raise InputError(
-            "--watch draws in a terminal, and this is none", "take a picture instead: mosaic frames RUN --save out.png"
-        )
+        raise InputError("--watch needs a terminal", "save a frame instead: mosaic frames RUN --save out.png")
     if save is not None:
         film.require(save)
     with current.connect() as bus:
@@ -81,7 +83,7 @@ def command(
         if save is None and not watch:
             _print(state, chosen, remote=remote, as_json=as_json)
             return
-        _require_pictures(state, chosen)
+        _require_frames(state, chosen)
         if len(chosen) > 1:
             names = ", ".join(each.newest.stream for each in chosen)
             raise InputError(f"run {short(state.run)} has several streams: {names}", "choose one with --stream")
@@ -89,7 +91,7 @@ def command(
         max_dim = min(4096, max(16, *one.newest.shape[:2])) if save else 640
         with PictureFeed(bus, state.run, one.newest.stream, remote=remote, max_dim=max_dim, quality=90) as feed:
             if watch:
-                watch_pictures(feed)
+                watch_frames(feed)
             elif save is not None:
                 _save(feed, save, seconds, one, as_json=as_json)
 
@@ -106,25 +108,25 @@ def _streams(bus: Bus, state: RunState) -> list[FrameStream]:
 
 
 def _await_streams(bus: Bus, view: PlainFollower, detail: RunDetail) -> tuple[RunState, list[FrameStream]]:
-    """Wait for a run that was only just submitted to start, and then for its first picture.
+    """Wait for a new run to start, and then for its first frame.
 
-    If its config asks for pictures, until it ends: it may have much to import. If not, a little while all the same,
-    since workers of others may call that field something else.
+    If its config asks for frames, wait until it ends: its imports may take long. Otherwise wait briefly, because
+    other workers may call that field something else.
     """
     state = detail.run
-    is_told = _asks_for_pictures(detail.spec.config)
+    is_told = _asks_for_frames(detail.spec.config)
     if state.state in _NOT_YET:
         _say_waiting(f"for run {short(state.run)} ({state.state}) to start")
     streams: list[FrameStream] = []
     outage = SilenceLimit()
-    deadline = time.monotonic() + _FIRST_PICTURE_S
+    deadline = time.monotonic() + _FIRST_FRAME_S
     while not streams and not state.state.final:
         if state.state in _NOT_YET:
-            deadline = time.monotonic() + _FIRST_PICTURE_S
+            deadline = time.monotonic() + _FIRST_FRAME_S
         elif time.monotonic() >= deadline:
             if not is_told:
                 break
-            _say_waiting(f"for the first picture of run {short(state.run)} (if none comes, mosaic logs may say why)")
+            _say_waiting(f"for the first frame of run {short(state.run)} (if none arrives, mosaic logs may say why)")
             deadline = math.inf
         view.wait(_POLL_S)
         state = view.runs.get(state.run, state)
@@ -133,8 +135,8 @@ def _await_streams(bus: Bus, view: PlainFollower, detail: RunDetail) -> tuple[Ru
     return state, streams
 
 
-def _asks_for_pictures(config: dict[str, Any]) -> bool:
-    """Whether the field is set, at the top or, as with CleanRL's `extras`, in a group."""
+def _asks_for_frames(config: dict[str, Any]) -> bool:
+    """Whether the field is set, at the top level or in a group such as CleanRL's `extras`."""
     groups = [config, *(value for value in config.values() if isinstance(value, dict))]
     return any(group.get(_MODE, "off") != "off" for group in groups)
 
@@ -163,27 +165,27 @@ def _print(state: RunState, streams: list[FrameStream], *, remote: bool, as_json
         print_json({"run": state.run, "state": state.state, "streams": rows})
         return
     if not streams:
-        say(f"run {short(state.run)} ({state.state}) has no pictures: {_HOW_TO}")
+        say(f"run {short(state.run)} ({state.state}) has no frames: {_HOW_TO}")
         return
-    lines = table("stream", "size", "pictures", "fps", "figures", "newest", right=("pictures", "fps"))
+    lines = table("stream", "size", "frames", "fps", "figures", "newest", right=("frames", "fps"))
     for each in streams:
         lines.add_row(
             each.newest.stream,
             _size(each.newest),
             f"{each.published:,}",
             number(round(each.fps, 1)),
-            of_picture(each.newest),
+            of_frame(each.newest),
             ago(each.newest.wall, now),
         )
-    lines.columns[4].no_wrap = False  # the figures give way where there is little room
+    lines.columns[4].no_wrap = False  # the figures are cut first in a narrow terminal
     console().print(lines)
-    # Below the table: a column for it would leave the others no room in a narrow terminal.
+    # Below the table: a further column would not fit a narrow terminal.
     for each in streams:
         if remark := _about_writer(each):
             say(f"{each.newest.stream}: {remark}")
     if any(each.writer == "ended" for each in streams):
         last = max(each.newest.wall for each in streams)
-        say(f"run {short(state.run)} ({state.state}): its last picture was at {clock(last)}, and is gone")
+        say(f"run {short(state.run)} ({state.state}): its last frame was at {clock(last)} and is gone")
 
 
 def _size(handle: FrameHandle) -> str:
@@ -194,8 +196,8 @@ def _size(handle: FrameHandle) -> str:
 def _about_writer(stream: FrameStream) -> str:
     return {
         "live": "",
-        "closed": "complete: its writer has closed it",
-        "dead": "its writer has died: no more will come",
+        "closed": "complete: the worker closed it",
+        "dead": "its writer died: no more frames will come",
         "ended": "",
     }[stream.writer]
 
@@ -203,23 +205,23 @@ def _about_writer(stream: FrameStream) -> str:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _require_pictures(state: RunState, streams: list[FrameStream]) -> None:
+def _require_frames(state: RunState, streams: list[FrameStream]) -> None:
     if not streams:
-        raise CliError(f"run {short(state.run)} ({state.state}) has no pictures", _HOW_TO, code=FAILED)
+        raise CliError(f"run {short(state.run)} ({state.state}) has no frames", _HOW_TO, code=FAILED)
     if all(each.writer == "ended" for each in streams):
         last = max(each.newest.wall for each in streams)
         raise CliError(
-            f"run {short(state.run)} ({state.state}) has no pictures any more: the last was {ago(last)}",
-            "they are kept while a run is live",
+            f"run {short(state.run)} ({state.state}) has no frames any more: the last was {ago(last)}",
+            "frames exist only while a run is live",
             code=FAILED,
         )
 
 
 def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *, as_json: bool) -> None:
-    first = feed.next(_FIRST_PICTURE_S)
+    first = feed.next(_FIRST_FRAME_S)
     if first is None:
         raise CliError(
-            f"no picture of {stream.newest.stream} came within {_FIRST_PICTURE_S:g} s",
+            f"no frame of {stream.newest.stream} arrived within {_FIRST_FRAME_S:g} s",
             "see: mosaic frames RUN, and mosaic status",
             code=FAILED,
         )
@@ -230,10 +232,10 @@ def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *,
     height, width = first.picture.shape[:2]
     if as_json:
         print_json(
-            {"file": str(path.absolute()), "pictures": count, "width": width, "height": height, "writer": stream.writer}
+            {"file": str(path.absolute()), "frames": count, "width": width, "height": height, "writer": stream.writer}
         )
         return
-    what = "picture" if count == 1 else "pictures"
+    what = "frame" if count == 1 else "frames"
     age = f", newest {ago(first.wall)}" if count == 1 else ""
     remark = why or _about_writer(stream)
     note = f" ({remark})" if remark else ""
@@ -241,7 +243,7 @@ def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *,
 
 
 def _film(feed: PictureFeed, path: Path, first: Frame, seconds: float, *, quiet: bool) -> tuple[int, str]:
-    """Write the file; return how many pictures it has, and why a film is shorter than it was to be."""
+    """Write the file; return the number of frames, and why a film is shorter than asked for."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     hidden = quiet or path.suffix.lower() == ".png" or not console().is_terminal
     with interrupted() as stopped, Progress(*columns, console=console(), transient=True, disable=hidden) as progress:

@@ -1,4 +1,4 @@
-"""Pictures as files: one as PNG, some seconds of them as GIF or MP4, written while they come."""
+"""Saves frames: one as PNG, several seconds as GIF or MP4, written as they arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["length", "require", "write"]
 
 _KINDS = (".png", ".gif", ".mp4")
-# GIF counts in hundredths of a second, and has two bytes for them.
+# GIF stores durations as two bytes of hundredths of a second.
 _GIF_FPS = 20
 _GIF_LONGEST = 600 * _GIF_FPS
 _MP4_FPS = 30
@@ -31,10 +31,10 @@ _NO_FFMPEG = "pip install imageio-ffmpeg (or mosaic-services[video]), or save a 
 
 
 def require(path: Path) -> None:
-    """Refuse at once a file that cannot be written."""
+    """Refuse a file that cannot be written, before anything is recorded."""
     if path.suffix.lower() not in _KINDS:
         raise InputError(
-            f"{path} is neither {', '.join(_KINDS[:-1])} nor {_KINDS[-1]}", "its ending says what to write"
+            f"{path} is neither {', '.join(_KINDS[:-1])} nor {_KINDS[-1]}", "the extension selects the format"
         )
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -46,14 +46,14 @@ def require(path: Path) -> None:
 
 
 def length(path: Path, seconds: float) -> int:
-    """How many pictures a film of so many seconds has."""
+    """The number of frames in a film of this length."""
     return max(1, round(seconds * (_GIF_FPS if path.suffix.lower() == ".gif" else _MP4_FPS)))
 
 
 def write(path: Path, first: Frame, feed: PictureFeed, seconds: float, go_on: Callable[[int], bool]) -> int:
-    """Write a picture, or a film that begins with it; return how many pictures are in it. Whole or not at all.
+    """Write a frame, or a film that starts with it; return the number of frames. The file is complete or absent.
 
-    `go_on` is told how many pictures there are so far, and says whether there shall be more.
+    `go_on` is called with the number of frames so far and returns whether to continue.
     """
     scratch = path.with_name(f".{path.name}.new{path.suffix}")
     kind = path.suffix.lower()
@@ -81,7 +81,7 @@ def _image(frame: Frame, size: tuple[int, int] | None = None) -> Image.Image:
 
 
 def _sample(first: Frame, feed: PictureFeed, fps: int, count: int, go_on: Callable[[int], bool]) -> Iterator[Frame]:
-    """The picture of each moment, so many times a second: what comes faster is left out, what stays is repeated."""
+    """Sample frames at a fixed rate: surplus frames are skipped, missing ones repeated."""
     begun = time.monotonic()
     held = first
     for tick in range(1, count + 1):
@@ -90,14 +90,14 @@ def _sample(first: Frame, feed: PictureFeed, fps: int, count: int, go_on: Callab
             return
         until = begun + tick / fps
         while True:
-            # Also if it is late: a film of pictures that are slow to write must not stand still.
+            # Even if it is late: a film whose frames are slow to write must not stand still.
             held = feed.next(max(_LATE_S, until - time.monotonic())) or held
             if time.monotonic() >= until:
                 break
 
 
 def _write_gif(path: Path, frames: Iterator[Frame]) -> int:
-    """Write a picture as soon as the next one comes; Image.save would keep all of them until the end."""
+    """Write each frame when the next one arrives; Image.save would keep all of them in memory."""
     count = 0
     with path.open("wb") as file:
         for part, corner, ticks in _changes(frames):
@@ -112,7 +112,7 @@ def _write_gif(path: Path, frames: Iterator[Frame]) -> int:
 
 
 def _changes(frames: Iterator[Frame]) -> Iterator[tuple[Image.Image, tuple[int, int], int]]:
-    """Yield the part of each picture that differs from the one before, where it is, and for how many it stays."""
+    """Yield the region of each frame that differs from the previous one, its position and its duration in frames."""
     first = next(frames)
     shown = part = _image(first, (first.picture.shape[1], first.picture.shape[0]))
     corner, ticks = (0, 0), 1
@@ -129,7 +129,7 @@ def _changes(frames: Iterator[Frame]) -> Iterator[tuple[Image.Image, tuple[int, 
 
 
 def _write_mp4(path: Path, first: Frame, frames: Iterator[Frame]) -> int:
-    # Players want an even number of pixels either way.
+    # Players require an even width and height.
     size = (first.picture.shape[1] // 2 * 2 or 2, first.picture.shape[0] // 2 * 2 or 2)
     writer = _ffmpeg().write_frames(str(path), size, fps=_MP4_FPS, macro_block_size=2, ffmpeg_log_level="error")
     writer.send(None)

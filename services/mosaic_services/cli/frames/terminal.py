@@ -1,4 +1,4 @@
-"""Pictures made of characters: each is an upper half block, with one pixel as its colour and one as its background."""
+"""Draws frames in a terminal with half blocks: two pixels per character, foreground and background."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from mosaic_services.cli.display.figures import of_picture
+from mosaic_services.cli.display.figures import of_frame
 from mosaic_services.cli.display.keys import Keys
 from mosaic_services.cli.display.output import ago, plain
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mosaic_bus.frames import Frame
     from mosaic_bus.frames.feed import PictureFeed
 
-__all__ = ["draw", "watch_pictures"]
+__all__ = ["draw", "watch_frames"]
 
 _ALTERNATE, _BACK = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW, _PLAIN = "\033[H", "\033[K", "\033[J", "\033[0m"
@@ -27,7 +27,7 @@ _LINES_BELOW = 2
 
 
 def draw(frame: Frame, columns: int, rows: int) -> list[str]:
-    """Write a picture on at most so many rows of so many characters."""
+    """Render a frame in at most `rows` lines of `columns` characters."""
     image = Image.fromarray(frame.picture).convert("RGB")
     scale = min(columns / image.width, 2 * rows / image.height)
     width, height = max(1, int(image.width * scale)), max(2, int(image.height * scale) // 2 * 2)
@@ -45,8 +45,8 @@ def draw(frame: Frame, columns: int, rows: int) -> list[str]:
     return lines
 
 
-def watch_pictures(feed: PictureFeed) -> None:
-    """Draw the pictures as they come until q, or until the run has ended."""
+def watch_frames(feed: PictureFeed) -> None:
+    """Draw frames as they arrive, until q is pressed or the run has ended."""
     frame: Frame | None = None
     with Keys() as keys:
         sys.stdout.write(_ALTERNATE)
@@ -75,8 +75,8 @@ def _show(feed: PictureFeed, frame: Frame | None) -> None:
 
 def _below(feed: PictureFeed, frame: Frame | None) -> str:
     if frame is None:
-        return "waiting for a picture…"
-    # First, for a narrow terminal shows only the beginning of the line.
-    died = "its writer has died: no more will come  " if any(each.writer == "dead" for each in feed.streams) else ""
+        return "waiting for a frame…"
+    # First, because a narrow terminal shows only the start of the line.
+    died = "its writer died: no more frames will come  " if any(each.writer == "dead" for each in feed.streams) else ""
     age = "" if (said := ago(frame.wall)) == "just now" else f"{said}  "
-    return f"{died}{age}{of_picture(frame)}"
+    return f"{died}{age}{of_frame(frame)}"

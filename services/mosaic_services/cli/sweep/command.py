@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 _SHOWN = 20
-# What varies is found by comparing runs: those shown, and so many others from first to last.
+# Number of further runs, evenly spread, that are compared to find out what varies.
 _COMPARED = 30
 
 
 class _Commands(TyperGroup):
-    """`mosaic sweep FILE` without a word for it: what is no command is a file, unless it looks like a slip."""
+    """Lets `mosaic sweep FILE` mean `mosaic sweep run FILE`, unless FILE looks like a mistyped command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         word = next((each for each in args if not each.startswith("-")), None)
@@ -71,18 +71,18 @@ def run(
         list[str],
         typer.Argument(
             metavar="FILE [KEY=VALUE]...",
-            help="A sweep file, and values that replace its own; `sweep.seeds=3` changes the sweep itself.",
+            help="A sweep file, and values that override its own; `sweep.seeds=3` changes the sweep itself.",
             show_default=False,
         ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which runs there would be, and end.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without submitting them.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for their end; the exit code is their outcome.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Open `mosaic watch` on it; without a terminal: --wait.")
+        bool, typer.Option("--watch", help="Open `mosaic watch`; without a terminal, same as --wait.")
     ] = False,
     as_json: _JSON = False,
 ) -> None:
-    """Submit a sweep; `mosaic sweep FILE` is enough.
+    """Submit a sweep. `mosaic sweep FILE` is short for it.
 
     mosaic sweep configs/sweeps/agents.yaml sweep.seeds=5 --wait
     """
@@ -113,7 +113,7 @@ def run(
 
 
 def _after(bus: Bus, group: str, *, wait: bool, watch: bool, as_json: bool) -> None:
-    """Do what was asked for once runs of a group are submitted."""
+    """Watch or wait for the runs of a group that was submitted."""
     if watch and sys.stdout.isatty():
         from mosaic_services.cli.watch.command import watch_runs  # noqa: PLC0415 - start-up time
 
@@ -141,14 +141,12 @@ def _run_driver(plan: Plan, group: str, *, dry_run: bool, watch: bool, as_json: 
         if as_json:
             print_json({"trials": plan.count, "space": space})
             return
-        say(f"{plan.count:,} trials, chosen one after the other from:")
+        say(f"{plan.count:,} trials, chosen one at a time from:")
         for path, each in space.items():
             say(f"  {path}  ", " ".join(str(value) for value in each.values()))
         return
     if watch:
-        raise InputError(
-            "--watch and a driver do not go together", "it says what it does; in another terminal: mosaic sweep watch"
-        )
+        raise InputError("--watch and a driver do not go together", "use another terminal: mosaic sweep watch")
     current.require_stack()
     study = keep_study(group, {**plan.base, "sweep": plan.sweep}, Path(plan.where))
     if not as_json:
@@ -179,7 +177,7 @@ def _submit(bus: Bus, group: str, planned: list[Planned]) -> list[str]:
 
 @_command("list")
 def list_sweeps(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Maximum number of sweeps.")] = 20,
     as_json: _JSON = False,
 ) -> None:
     """List sweeps, newest first."""
@@ -204,10 +202,10 @@ def list_sweeps(
 @_command("show")
 def show(
     group: _GROUP,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many runs.")] = _SHOWN,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Maximum number of runs.")] = _SHOWN,
     as_json: _JSON = False,
 ) -> None:
-    """Show how far a sweep is, and its runs, the best first."""
+    """Show the progress of a sweep and its runs, best first."""
     with current.reader() as bus:
         if as_json:
             print_json(_document(bus, group, limit))
@@ -251,7 +249,7 @@ def _find(bus: Bus, group: str) -> tuple[GroupState, Study | None]:
 
 
 def _rows(bus: Bus, state: GroupState, study: Study | None, limit: int) -> tuple[list[Row], str, int, float]:
-    """The best runs of a group, their metric, how many runs there will be, and the work done by those that run."""
+    """The best runs of a group, their metric, the total number of runs, and the work done by running ones."""
     from mosaic_services.cli.sweep.progress import Row, best_first  # noqa: PLC0415 - start-up time
     from mosaic_services.cli.wait.group import runs_of, summaries_of  # noqa: PLC0415 - start-up time
     from mosaic_services.comparison.folding import parameters  # noqa: PLC0415 - start-up time
@@ -285,9 +283,9 @@ def _specs(bus: Bus, shown: list[RunState], runs: list[RunState]) -> dict[str, R
 @_command("watch")
 def watch_sweep(
     group: _GROUP,
-    until_done: Annotated[bool, typer.Option("--until-done", help="End when none of its runs is active.")] = False,
+    until_done: Annotated[bool, typer.Option("--until-done", help="Exit when none of its runs is active.")] = False,
 ) -> None:
-    """Follow the runs of a sweep live."""
+    """Watch the runs of a sweep live."""
     from mosaic_services.cli.watch.command import watch_runs  # noqa: PLC0415 - start-up time
 
     with current.connect() as bus:
@@ -298,10 +296,10 @@ def watch_sweep(
 @_command("cancel")
 def cancel(
     group: _GROUP,
-    reason: Annotated[str, typer.Option("--reason", help="Kept with the runs.")] = "cancelled by user",
+    reason: Annotated[str, typer.Option("--reason", help="Stored with the runs.")] = "cancelled by user",
     as_json: _JSON = False,
 ) -> None:
-    """Stop the runs of a sweep, take the rest out of the queue, and start no more trials of it."""
+    """Stop the running runs of a sweep, remove waiting ones from the queue, and start no more trials."""
     from mosaic_services.cli.sweep.driver import find_study  # noqa: PLC0415 - start-up time
 
     with current.connect() as bus:
@@ -330,10 +328,10 @@ def cancel(
 @_command("rerun")
 def rerun(
     group: _GROUP,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; the exit code tells the outcome.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for their end; the exit code is their outcome.")] = False,
     as_json: _JSON = False,
 ) -> None:
-    """Submit the runs of a sweep again that failed or were lost."""
+    """Submit the failed and lost runs of a sweep again."""
     with current.connect() as bus:
         (state,) = bus.request("scheduler", Groups(group=group)).groups
         again = bus.request("scheduler", Rerun(group=state.group), timeout=60.0).runs
@@ -347,14 +345,14 @@ def rerun(
 
 @_command("resume")
 def resume(group: _GROUP, as_json: _JSON = False) -> None:
-    """Go on with a sweep whose driver was stopped: trials that still run are followed again, none is run twice."""
+    """Continue a sweep whose driver was stopped. Running trials are followed again; none is run twice."""
     from mosaic_services.cli.sweep.driver import drive, find_study  # noqa: PLC0415 - start-up time
 
     study = find_study(group)
     if study is None:
         raise InputError(
             f"no sweep with a driver is called {group!r} in {current.home.sweeps}",
-            "sweeps without a driver go on by themselves: mosaic sweep list",
+            "sweeps without a driver continue by themselves: mosaic sweep list",
         )
     study.go_on()
     drive(study, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Runs the driver of a sweep in the foreground, and says what it does. What it needs to go on lies in the home."""
+"""Runs the driver of a sweep in the foreground and reports its trials. Its state is kept in the home."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OWNER_ONLY = 0o700
 
 
 class Study:
-    """The folder of a driven sweep: the file it came from, the study, and whether it was cancelled."""
+    """The folder of a driven sweep: its file, the study, and a note if it was cancelled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,15 +42,15 @@ class Study:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody cancelled the sweep: the driver then starts nothing more."""
+        """Whether the sweep was cancelled: then no more trials are started."""
         return self._cancelled.exists()
 
     def cancel(self) -> None:
-        """Tell the driver, alive or not, to start nothing more."""
+        """Mark the sweep as cancelled, whether its driver runs or not."""
         self._cancelled.touch()
 
     def go_on(self) -> None:
-        """Take back a cancel."""
+        """Undo a cancel."""
         self._cancelled.unlink(missing_ok=True)
 
     def plan(self) -> Plan:
@@ -70,7 +70,7 @@ def keep_study(group: str, document: dict[str, Any], file: Path) -> Study:
     try:
         study.file.write_text(json.dumps({"file": str(file), "sweep": document}))
     except TypeError as error:
-        raise SpecError(f"{file}: {error}", "a value that is no JSON, such as a date, must be quoted") from error
+        raise SpecError(f"{file}: {error}", "a value that JSON cannot hold, such as a date, must be quoted") from error
     return study
 
 
@@ -85,7 +85,7 @@ def find_study(group: str) -> Study | None:
 
 
 def drive(study: Study, *, as_json: bool) -> None:
-    """Drive a sweep to its end. Ctrl-C leaves its runs going."""
+    """Drive a sweep to its end. Ctrl-C leaves its runs running."""
     from mosaic_services.sweeps import optuna_driver  # noqa: PLC0415 - the package is optional, and slow to import
 
     plan = study.plan()
@@ -96,9 +96,7 @@ def drive(study: Study, *, as_json: bool) -> None:
     try:
         lock = hold_lock(study.folder / "driver.lock", "driver")
     except HomeInUseError as error:
-        raise CliError(
-            f"{study.group} is being driven already: {error}".split(";")[0], "one driver is enough"
-        ) from error
+        raise CliError(f"{study.group} already has a driver: {error}".split(";")[0], "one driver is enough") from error
     watcher = _Teller(quiet=as_json)
     with lock:
         opened = optuna_driver.open_study(study.database, study.group, settings, plan.seed)
@@ -120,17 +118,17 @@ def drive(study: Study, *, as_json: bool) -> None:
         try:
             asyncio.run(run())
         except KeyboardInterrupt:
-            hint = f"go on with: mosaic sweep resume {study.group}\nend them with: mosaic sweep cancel {study.group}"
+            hint = f"continue with: mosaic sweep resume {study.group}\nstop with: mosaic sweep cancel {study.group}"
             raise CliError("interrupted; the runs of its trials go on", hint, code=INTERRUPTED) from None
         except SpecError as error:
-            hint = f"{error.hint}\ntrials that run go on; end them with: mosaic sweep cancel {study.group}"
+            hint = f"{error.hint}\ntrials that run go on; stop them with: mosaic sweep cancel {study.group}"
             raise SpecError(error.message, hint.strip(), detail=error.detail) from error
     trials = opened.get_trials(deepcopy=False)
     _finish(study, trials, settings.metric, as_json=as_json, lowest=settings.direction == "minimize")
 
 
 def _finish(study: Study, trials: list[optuna.trial.FrozenTrial], metric: str, *, as_json: bool, lowest: bool) -> None:
-    """Say what came of it, and end with the code that tells whether anything did."""
+    """Print the result and exit with the code for it."""
     complete = [each for each in trials if each.state.name == "COMPLETE" and each.value is not None]
     ranked = sorted(complete, key=lambda each: (each.value or 0.0) * (1 if lowest else -1))
     best = ranked[0] if ranked else None
@@ -145,7 +143,7 @@ def _finish(study: Study, trials: list[optuna.trial.FrozenTrial], metric: str, *
         say((f"run {run}, trial {best.number}   mosaic show {run}   mosaic sweep show {study.group}", "bright_black"))
     if study.cancelled:
         raise CliError(
-            f"sweep {study.group} was cancelled", f"go on with: mosaic sweep resume {study.group}", code=STOPPED
+            f"sweep {study.group} was cancelled", f"continue with: mosaic sweep resume {study.group}", code=STOPPED
         )
     if best is None:
         reasons = [str(each.user_attrs["reason"]) for each in trials if "reason" in each.user_attrs]
@@ -167,7 +165,7 @@ def _document(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
 
 
 def words(chosen: dict[str, Any]) -> str:
-    """Write parameters as they would be given: `lr=0.001 agent=random`."""
+    """Format parameters as KEY=VALUE words: `lr=0.001 agent=random`."""
     return " ".join(
         f"{path.removeprefix('config.')}={f'{value:.6g}' if isinstance(value, float) else value}"
         for path, value in chosen.items()
@@ -181,11 +179,11 @@ class _Teller:
         self._quiet = quiet
 
     def started(self, trial: int, run: str, chosen: dict[str, Any], *, again: bool) -> None:
-        """Tell that a trial's run was submitted, or is followed again."""
+        """Report that the run of a trial was submitted, or is followed again."""
         self._say(f"trial {trial}  {short(run)}  {'followed again' if again else 'submitted'}  {words(chosen)}")
 
     def ended(self, trial: int, run: str, outcome: Outcome, best: optuna.trial.FrozenTrial | None) -> None:
-        """Tell how a trial ended, and which is the best so far."""
+        """Report the outcome of a trial, and the best trial so far."""
         line = f"trial {trial}  {short(run)}  {outcome.state}"
         if outcome.value is not None:
             line += f" {number(outcome.value)}"
@@ -196,7 +194,7 @@ class _Teller:
         self._say(line)
 
     def trouble(self, said: str) -> None:
-        """Tell that a service does not answer."""
+        """Report that a service does not answer."""
         self._say(f"{said}; asking again")
 
     def _say(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""How a group of runs looks: one line of progress, and a table of what varies, best first. Pure."""
+"""Renders a group of runs: a line of progress, and a table of what varies, best first. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ON_THE_WAY = (RunStateName.PREPARING, RunStateName.STARTING, RunStateName.RUNNI
 
 
 def progress(counts: dict[str, int], total: int, width: int = _BAR, under_way: float = 0.0) -> Text:
-    """Write `██████░░ 61 %  37 done · 4 running · 20 queued · 2 failed`.
+    """Render `██████░░ 61 %  37 done · 4 running · 20 queued · 2 failed`.
 
     `under_way` is the work that running runs have done, in runs: two that are half done make 1.0.
     """
@@ -57,7 +57,7 @@ class Row:
 def best_first(
     runs: Iterable[RunState], summaries: dict[str, RunSummary], metric: str, *, lowest: bool
 ) -> list[RunState]:
-    """Order runs by a metric; those that have none come last, in the order of their submission."""
+    """Sort runs by a metric; runs without a value come last, in the order of submission."""
 
     def key(run: RunState) -> tuple[bool, float, str]:
         value = metric_value(summaries.get(run.run), metric)
@@ -67,7 +67,7 @@ def best_first(
 
 
 def why_not(rows: list[Row]) -> list[Text]:
-    """A line for each run that did not succeed: in a column beside all that varies there would be no room for it."""
+    """A line for each run that did not succeed; the table has no room for reasons."""
     stopped = [row.run for row in rows if _stopped(row.run)]
     lines = [
         styled(short(run.run), "  ", state_text(run.state), f": {plain(run.detail or run.reason)}".replace("\n", " "))
@@ -79,7 +79,7 @@ def why_not(rows: list[Row]) -> list[Text]:
 
 
 def run_table(rows: list[Row], metric: str) -> Table:
-    """One line per run: what varies, its state, and what it brought."""
+    """A table with a line per run: what varies, state and results."""
     paths = list({path: None for row in rows for path in row.values})
     named = labels(paths)
     title = "return" if metric == "episode_return" else metric
@@ -102,7 +102,7 @@ def run_table(rows: list[Row], metric: str) -> Table:
 
 
 def _stopped(run: RunState) -> bool:
-    """Whether a run ended without having done what it was to do."""
+    """Whether a run ended without success."""
     return run.state.final and run.state is not RunStateName.SUCCEEDED
 
 

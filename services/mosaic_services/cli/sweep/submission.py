@@ -1,4 +1,4 @@
-"""Submits many runs as one group: all of them, or none."""
+"""Submits many runs as one group, all or none."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["chunks", "submit_all"]
 
 MOST_RUNS = 10_000
-# A message may have 64 MiB, and this is only about its size.
+# Well below the limit of a message, 64 MiB.
 MOST_BYTES = 16_000_000
 _ANSWER_S = 120.0
 
 
 def chunks(specs: list[RunSpec], most_runs: int = MOST_RUNS, most_bytes: int = MOST_BYTES) -> Iterator[list[RunSpec]]:
-    """Cut a list into pieces that one command can carry."""
+    """Split a list into pieces that fit one command."""
     piece: list[RunSpec] = []
     size = 0
     for spec in specs:
@@ -38,7 +38,7 @@ def chunks(specs: list[RunSpec], most_runs: int = MOST_RUNS, most_bytes: int = M
 
 
 def submit_all(bus: Bus, group: str, specs: list[RunSpec]) -> list[str]:
-    """Submit runs; if a later piece is refused, cancel what was submitted. Return the warnings, each once."""
+    """Submit runs; if a later piece is refused, cancel the earlier ones. Returns the distinct warnings."""
     warnings: dict[str, None] = {}
     submitted = 0
     for piece in chunks(specs):

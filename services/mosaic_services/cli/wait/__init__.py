@@ -1,1 +1,1 @@
-"""Waiting for runs: progress until they are final and their telemetry is stored."""
+"""Waits for runs until they are final and their telemetry is stored."""

@@ -1,4 +1,4 @@
-"""Waits for all runs of a group: one line of progress until they are final and their telemetry is stored."""
+"""Waits for all runs of a group, with one line of progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["runs_of", "summaries_of", "wait_for_group"]
 
 _MOST_AT_ONCE = 1000
 _ANSWER_S = 20.0
-# Nobody reads a line for each of thousands of runs: without a terminal there is one for each so many percent.
+# Without a terminal, a line is printed for each step of this many percent: a group may have thousands of runs.
 _TOLD_EVERY = 5
 
 
@@ -34,7 +34,7 @@ def runs_of(bus: Bus, group: str) -> list[RunState]:
 
 
 def summaries_of(bus: Bus, runs: list[str]) -> dict[str, RunSummary]:
-    """What telemetry knows of some runs."""
+    """Summaries of runs, by id."""
     found: dict[str, RunSummary] = {}
     for start in range(0, len(runs), _MOST_AT_ONCE):
         wanted = runs[start : start + _MOST_AT_ONCE]
@@ -44,7 +44,7 @@ def summaries_of(bus: Bus, runs: list[str]) -> dict[str, RunSummary]:
 
 
 def wait_for_group(bus: Bus, group: str, *, quiet: bool) -> int:
-    """Wait until all runs of a group are final and stored; return the exit code. A repeated run does not count."""
+    """Wait until all runs of a group are final and stored; return the exit code. Repeated runs do not count."""
     with bus.follow(group=group, hosts=False) as view:
         if quiet:
             _wait(view, lambda _counts: None)
@@ -57,7 +57,7 @@ def wait_for_group(bus: Bus, group: str, *, quiet: bool) -> int:
 
 
 class _Teller:
-    """Prints the line of progress whenever it has moved by some percent."""
+    """Prints the progress whenever it has moved by a few percent."""
 
     def __init__(self) -> None:
         self._told = -1

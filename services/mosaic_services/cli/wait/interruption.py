@@ -17,7 +17,7 @@ __all__ = ["interrupted", "runs_go_on"]
 
 @contextlib.contextmanager
 def runs_go_on(stop: str, watch: str) -> Iterator[None]:
-    """End with exit code 130, and say how the runs are stopped and watched."""
+    """On Ctrl-C, exit with 130 and say how to stop and watch the runs."""
     try:
         yield
     except KeyboardInterrupt:

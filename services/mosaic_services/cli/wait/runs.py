@@ -1,4 +1,4 @@
-"""Waits for runs: a progress line per run until it is final and all its telemetry is stored."""
+"""Waits for runs, with a line of progress each, until they are final and all telemetry is stored."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Watched", "exit_code", "outcome_lines", "wait_for", "wait_until_done"]
 
-# Changes that come in quick succession are shown together.
+# Pause after a change, so that several in quick succession are shown together.
 _PACE_S = 0.1
 _STALLED_LOOK_S = 1.0
-# A run that has ended and whose telemetry does not move for this long is reported as it is.
+# A final run whose telemetry has not changed for this long is reported as it is.
 _STALLED_S = 15.0
 
 
 @dataclass
 class Watched:
-    """A run that is waited for: what was last heard of it, and when that last changed."""
+    """A run that is waited for: its latest state and summary, and when they last changed."""
 
     run: str
     state: RunState | None = None
@@ -45,17 +45,17 @@ class Watched:
     told: str = ""
 
     def update(self, state: RunState, summary: RunSummary | None, now: float) -> None:
-        """Take in what is known at a moment of the monotonic clock."""
+        """Update state and summary; `now` is monotonic."""
         if (state, summary) != (self.state, self.summary) or not self.moved_at:
             self.moved_at = now
         self.state, self.summary = state, summary
 
     def heard_nothing(self, now: float) -> None:
-        """Take note that a service did not answer: what does not move meanwhile has not stalled."""
+        """Note that a service did not answer: an outage does not count as a stall."""
         self.moved_at = now
 
     def done(self, now: float) -> bool:
-        """Whether there is nothing more to wait for: final and stored whole, or final and stalled."""
+        """Whether the wait is over: the run is final, and its telemetry is complete or has stalled."""
         if self.state is None or not self.state.state.final:
             return False
         return is_settled(self.state, self.summary) or now - self.moved_at > _STALLED_S
@@ -123,7 +123,7 @@ def _progress(each: Watched) -> str:
 
 
 def wait_until_done(view: PlainFollower, watched: Collection[Watched], changed: Callable[[], None]) -> None:
-    """Wait until there is nothing more to wait for; call `changed` whenever something has changed."""
+    """Wait until every run is done; call `changed` after each change."""
     while True:
         silent = view.silent
         require_answers(silent)
@@ -141,7 +141,7 @@ def wait_until_done(view: PlainFollower, watched: Collection[Watched], changed: 
 
 
 def exit_code(states: list[RunStateName]) -> int:
-    """Failed wins over cancelled or lost, which win over succeeded."""
+    """The exit code for runs in these states: failed outranks cancelled or lost, which outrank succeeded."""
     if RunStateName.FAILED in states:
         return FAILED
     return STOPPED if {RunStateName.CANCELLED, RunStateName.LOST} & set(states) else 0
@@ -165,14 +165,14 @@ def _print_outcome(bus: Bus, each: Watched) -> None:
         )
     console().print()
     if not each.complete and state.attempt:
-        say(("  its telemetry is not stored whole yet", "yellow"), f"  (mosaic show {short(state.run)})")
+        say(("  not all of its telemetry is stored yet", "yellow"), f"  (mosaic show {short(state.run)})")
     if state.state is not RunStateName.SUCCEEDED:
         for text in outcome_lines(bus, state):
             say(f"  {text}")
 
 
 def outcome_lines(bus: Bus, state: RunState) -> list[str]:
-    """Say why a run did not succeed, with the end of its log."""
+    """Explain why a run did not succeed, with the end of its log."""
     category = f"{state.category}: " if state.category else ""
     lines = [f"{category}{state.reason}"]
     if state.state is RunStateName.FAILED and state.attempt:

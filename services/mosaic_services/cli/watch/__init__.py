@@ -1,1 +1,1 @@
-"""`mosaic watch`: follow the runs live, all of them or one closely."""
+"""`mosaic watch`: a live view of all runs or of one."""

@@ -1,4 +1,4 @@
-"""One run in large, as `mosaic watch RUN` shows it: curve, figures, resources, end of the log. Pure, like `panel`."""
+"""Renders one run for `mosaic watch RUN`: curve, figures, resources, end of the log. Pure, like `panel`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SCALARS_SHOWN = 10
 
 
 def closeup(view: View, run_id: str, width: int, height: int, now: float) -> Group:
-    """Write everything about one run that fits the terminal."""
+    """Render everything about one run that fits the terminal."""
     parts: list[RenderableType] = [header(view, width), Text()]
     run = view.run(run_id)
     if run is None:

@@ -1,4 +1,4 @@
-"""`mosaic watch`: follow the runs live, all of them or one closely."""
+"""`mosaic watch`: a live view of all runs or of one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIRST_ANSWER_S = 15.0
 def command(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="A run to look at closely: any unique part of its id, or its name."),
+        typer.Argument(metavar="RUN", help="A run to open: any unique part of its id, or its name."),
     ] = None,
     group: Annotated[
         str | None, typer.Option("--group", metavar="GROUP", help="Only runs of this group, or any unique part of it.")
@@ -54,7 +54,7 @@ def command(
 
 
 def watch_runs(bus: Bus, run: str | None, *, until_done: bool, group: str | None = None) -> None:
-    """Watch until the user leaves, or until nothing is active (or nobody answers who could tell)."""
+    """Watch until the user leaves; with `until_done`, until no run is active or the stack is gone."""
     feed = Feed(bus, run, group)
     try:
         if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -81,7 +81,7 @@ def _print_once(bus: Bus, run: str | None, group: str | None, *, as_json: bool) 
 
 
 def _document(view: View, run: str | None) -> dict[str, Any]:
-    """What the picture shows, as data."""
+    """What the screen shows, as data."""
     shown = [each for each in (*view.active, *view.final) if run in (None, each.run)]
     rows = []
     for each in shown:
@@ -104,7 +104,7 @@ def _document(view: View, run: str | None) -> dict[str, Any]:
 
 
 def _print_changes(feed: Feed, *, until_done: bool) -> None:
-    """Write one line whenever a run changes its state or has done another tenth."""
+    """Print a line whenever a run changes its state or completes another tenth."""
     told: dict[str, tuple[str, int]] = {}
     trouble = ""
     endings = Endings()

@@ -1,4 +1,4 @@
-"""When `mosaic watch --until-done` is over."""
+"""Decides when `mosaic watch --until-done` ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Endings"]
 
 
 class Endings:
-    """Finds out when nothing more will happen, by the same rule as `mosaic submit --wait`."""
+    """Recognises that nothing more will happen, by the same rule as `mosaic submit --wait`."""
 
     def __init__(self) -> None:
         self._watched: dict[str, Watched] = {}
@@ -26,7 +26,7 @@ class Endings:
         return self.is_over(feed.view, feed.focus, time.monotonic())
 
     def is_over(self, view: View, run: str | None, now: float) -> bool:
-        """Whether the run, or all runs, are final and their telemetry is stored, or will never be."""
+        """Whether the run, or every run, is final and its telemetry is stored or has stalled."""
         if not view.loaded:
             return False
         wanted = [each for each in view.runs if run in (None, each.run)]

@@ -1,4 +1,4 @@
-"""What `mosaic watch` shows, gathered by a thread of its own, so that the screen never waits."""
+"""Collects what `mosaic watch` shows in a thread of its own, so that the screen never blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RATE_S = 1.0
 
 @dataclass(frozen=True)
 class View:
-    """One moment of the stack, as far as it is known."""
+    """A snapshot of the stack, as far as it is known."""
 
     runs: list[RunState] = field(default_factory=list)
     hosts: list[HostState] = field(default_factory=list)
@@ -41,13 +41,13 @@ class View:
     loaded: bool = False
     # Only if one group is watched:
     group: GroupState | None = None
-    # Only of the run that is looked at closely:
+    # Only for the open run:
     series: SeriesResult | None = None
     log: list[str] = field(default_factory=list)
 
     @property
     def active(self) -> list[RunState]:
-        """Runs that are not final, oldest first; what waits comes last, for a sweep has more than fit a screen."""
+        """Runs that are not final, oldest first; waiting runs come last, because a sweep may have thousands."""
         return sorted(
             (run for run in self.runs if not run.state.final),
             key=lambda run: (run.state is RunStateName.QUEUED, run.submitted_at, run.run),
@@ -59,7 +59,7 @@ class View:
         return sorted((run for run in self.runs if run.state.final), key=lambda run: -(run.ended_at or run.changed_at))
 
     def usage(self, run: str) -> Usage | None:
-        """What a run's processes use, if a host reports it."""
+        """Resource usage of a run, if its host reports it."""
         reports = (each for host in self.hosts for each in host.attempts if each.run == run)
         return next((each.usage for each in reports), None)
 
@@ -69,17 +69,17 @@ class View:
 
 
 class Feed:
-    """Keeps `view` fresh until closed. `focus` names a run to look at closely, `group` the only one to show."""
+    """Keeps `view` up to date until closed. `focus` is the open run, `group` the only group to show."""
 
     def __init__(self, bus: Bus, focus: str | None, group: str | None = None) -> None:
         self.view = View()
         self.focus = focus
-        # Set once a service has been silent for so long that it may never come back.
+        # Set once a service has been silent for longer than `cli.outage_s`.
         self.gone: NoAnswerError | None = None
         self._group = group
         self._bus = bus
         self._counted: tuple[float, dict[str, int]] | None = None
-        # A run that is looked at and ended long ago, and what was last asked for closely.
+        # An open run that ended long ago, and the latest details of the open run.
         self._old: tuple[RunState, RunSummary | None] | None = None
         self._asked: tuple[str, RunSummary | None] | None = None
         self._stop = threading.Event()
@@ -89,7 +89,7 @@ class Feed:
         self._thread.start()
 
     def look_at(self, run: str | None) -> None:
-        """Look at a run closely, or at none; ask at once."""
+        """Open a run, or none."""
         self.focus = run
         self.view = replace(self.view, series=None, log=[])
         self._asked = None
@@ -183,7 +183,7 @@ class Feed:
         return replace(view, runs=[*view.runs, state], summaries=summaries)
 
     def _rate(self, summaries: dict[str, RunSummary]) -> float | None:
-        """Events per second over the last moments; an attempt that starts anew counts from zero."""
+        """Events per second over the last moments; a new attempt counts from zero."""
         now = time.monotonic()
         before = self._counted
         if before is not None and now - before[0] < _RATE_S:

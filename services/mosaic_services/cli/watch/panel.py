@@ -1,4 +1,4 @@
-"""How `mosaic watch` looks: a header and a line per run, or one run in large. Pure: a view in, text out."""
+"""Renders `mosaic watch`: a header and a line per run. Pure: takes a view, returns text."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _WAITING = frozenset({RunStateName.QUEUED, RunStateName.PREPARING, RunStateName.
 
 
 def header(view: View, width: int) -> Text:
-    """Write the line with the counts, and what is wrong if something is."""
+    """Render the counts, and what is wrong if something is."""
     running = sum(run.state is RunStateName.RUNNING for run in view.runs)
     queued = sum(run.state is RunStateName.QUEUED for run in view.runs)
     other = len(view.active) - running - queued
     counts = [f"{running} running", *([f"{other} preparing or stopping"] if other else []), f"{queued} queued"]
     hosts = ", ".join(host.host for host in view.hosts) or "no host"
     parts = [Text.assemble(("MOSAIC", "bold"), (f"  {hosts}", _DIM))]
-    if view.group is None:  # whose runs have a line of their own, and may be more than are shown
+    if view.group is None:  # a group has a line of its own, and may have more runs than are shown
         parts.append(Text(" · ".join([*counts, f"{view.done} done"]), style="default"))
     if view.hosts:
         given = sum(
@@ -54,12 +54,12 @@ def header(view: View, width: int) -> Text:
     tail.append(f"  repaired {repaired:,}")
     text = _joined([*parts, tail], width)
     if view.trouble:
-        text.append(f"\n{view.trouble}; showing what was known", style="bold yellow")
+        text.append(f"\n{view.trouble}; showing the last known state", style="bold yellow")
     return text
 
 
 def _joined(parts: list[Text], width: int) -> Text:
-    """Put parts beside each other, and what does not fit on a further line."""
+    """Join parts, with line breaks where they do not fit."""
     text, used = Text(), 0
     for part in parts:
         gap = "   "
@@ -75,7 +75,7 @@ def _joined(parts: list[Text], width: int) -> Text:
 
 
 class Columns:
-    """The widths that fit a terminal, and which columns there are at all."""
+    """Which columns fit the terminal, and their widths."""
 
     def __init__(self, width: int, *, with_loss: bool) -> None:
         self.width = width
@@ -93,7 +93,7 @@ class Columns:
         self.name = min(26, left) if left >= 10 else 0  # noqa: PLR2004 - less is of no use
 
     def titles(self) -> Text:
-        """Write the line of titles."""
+        """Render the column titles."""
         parts = [
             f"{'RUN':<8}",
             f"{'NAME':<{self.name + 2}}" if self.name else "",
@@ -108,7 +108,7 @@ class Columns:
 
 
 def table(view: View, width: int, height: int, now: float, selected: str | None = None) -> Group:
-    """Write header, titles and as many runs as fit, active ones first, the selected one always among them."""
+    """Render header, titles and as many runs as fit: active ones first, always including the selected one."""
     top = header(view, width)
     if not view.loaded:
         return Group(top, Text("asking…", style=_DIM))
@@ -137,14 +137,14 @@ def table(view: View, width: int, height: int, now: float, selected: str | None 
 
 
 def run_line(run: RunState, view: View, columns: Columns, now: float, *, selected: bool = False) -> Text:
-    """Write one run."""
+    """Render one run."""
     summary = view.summaries.get(run.run)
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{short(run.run)}  ", style="bold")
     if columns.name:
         line.append(_fit(fit_name(run.name, columns.name), columns.name) + "  ")
     line.append(_fit(run.worker, columns.worker) + "  ")
-    # Without room for both, the name: runs of a sweep have the same task.
+    # Without room for both, the name: all runs of a sweep have the same task.
     task = fit_name(run.name, columns.task) if not columns.name else summary.task if summary else ""
     line.append(_fit(task or "", columns.task) + "  ")
     if run.state in _WAITING or summary is None:
@@ -184,7 +184,7 @@ def _append_figures(line: Text, run: RunState, summary: RunSummary, view: View, 
 
 
 def _span(seconds: float) -> str:
-    """Write a length of time in eight characters, or a few more from ten days on."""
+    """Format a duration in eight characters, or nine from ten days on."""
     days, rest = divmod(int(max(0, seconds)), 86_400)
     return f"{days} d {rest // 3600:02} h" if days else duration(seconds)
 
@@ -205,7 +205,7 @@ def _brief(value: float) -> str:
 
 
 def _fit(text: str, width: int) -> str:
-    """Pad or cut to exactly so many columns."""
+    """Pad or cut text to exactly `width` columns."""
     cut = Text(plain(text).replace("\n", " "))
     cut.truncate(width, overflow="ellipsis", pad=True)
     return cut.plain

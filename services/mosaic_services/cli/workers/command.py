@@ -42,7 +42,7 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 _NAME = Annotated[str, typer.Argument(metavar="WORKER", help="Name of a worker (mosaic workers list), or its folder.")]
-_PROFILE = Annotated[str, typer.Option("--profile", metavar="P", help="Which of the worker's environments.")]
+_PROFILE = Annotated[str, typer.Option("--profile", metavar="P", help="The worker's profile.")]
 _JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -56,7 +56,7 @@ def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn errors of the environments library into ours."""
+    """Convert errors of the environments library."""
     try:
         yield
     except BuildError as error:
@@ -64,13 +64,13 @@ def _explained() -> Iterator[None]:
         end = "\n".join(line for line in error.output[-6:] if line.strip())
         raise CliError(str(error), end, detail=detail, code=FAILED) from error
     except InUseError as error:
-        raise InputError(str(error), "cancel its runs or wait; mosaic down stops all of a stack") from error
+        raise InputError(str(error), "cancel its runs, or wait; mosaic down stops all runs of a stack") from error
     except EnvironmentsError as error:
         raise InputError(str(error), "see: mosaic workers list") from error
 
 
 def _status(recipe: Recipe, profile: str) -> tuple[str, str]:
-    """Say whether a profile is installed, or why it cannot be."""
+    """The status of a profile, or why it cannot be installed."""
     try:
         return status(recipe, profile).status, ""
     except EnvironmentsError as error:
@@ -79,7 +79,7 @@ def _status(recipe: Recipe, profile: str) -> tuple[str, str]:
 
 @_command("list")
 def list_workers(as_json: _JSON = False) -> None:
-    """List the workers known here, with their profiles."""
+    """List the known workers and their profiles."""
     found = [
         {
             "worker": recipe.worker,
@@ -99,11 +99,11 @@ def list_workers(as_json: _JSON = False) -> None:
         print_json({"workers": found})
         return
     if not found:
-        say("No workers are known here. Install one:  ", ("mosaic workers install ./my_worker", "bold"))
+        say("No workers are known. Install one:  ", ("mosaic workers install ./my_worker", "bold"))
         return
     rows = table("worker", "profile", "status", "python", "what")
     rows.columns[-1].no_wrap = False
-    rows.columns[-1].overflow = "fold"  # a long path is broken, not cut
+    rows.columns[-1].overflow = "fold"  # a long path is wrapped, not cut
     styles = {"installed": "green", "impossible": "red"}
     for each in found:
         style = styles.get(each["status"], "bright_black")
@@ -113,7 +113,7 @@ def list_workers(as_json: _JSON = False) -> None:
         rows.add_row(each["worker"], each["profile"], state, each["python"], what)
     console().print(rows)
     if any(each["status"] == "available" for each in found):
-        hint = "available ones are installed when first used, or with: mosaic workers install NAME"
+        hint = "available profiles are installed on first use, or with: mosaic workers install WORKER"
         say((hint, "bright_black"))
 
 
@@ -123,12 +123,12 @@ def install(
     profile: _PROFILE = "default",
     upstream: Annotated[
         str | None,
-        typer.Option("--upstream", metavar="PATH", help="A checkout of the library: its folder, or a git URL."),
+        typer.Option("--upstream", metavar="PATH", help="Checkout of the upstream library: a folder or a git URL."),
     ] = None,
-    no_upstream: Annotated[bool, typer.Option("--no-upstream", help="Do without the checkout again.")] = False,
+    no_upstream: Annotated[bool, typer.Option("--no-upstream", help="Forget the checkout.")] = False,
     as_json: _JSON = False,
 ) -> None:
-    """Build the environment of a worker; a folder of your own becomes known under its worker's name."""
+    """Build the environment of a worker. A folder of your own is registered under its worker's name."""
     home = current.home
     if no_upstream and upstream:
         raise InputError("--upstream and --no-upstream exclude each other", "give one of them")
@@ -159,7 +159,7 @@ def install(
 
 
 def _upstream(recipe: Recipe, profile: str, given: str) -> Path | None:
-    """The checkout that was asked for, checked; None if there is to be none."""
+    """The requested checkout, validated; None for no checkout."""
     if not given:
         return None
     marker = recipe.profile(profile).upstream
@@ -197,7 +197,7 @@ def _build(recipe: Recipe, profile: str, *, quiet: bool) -> Environment:
 
 
 def _option(profile: str) -> str:
-    """What to add to a command for a profile that is not the default."""
+    """The option for a profile other than the default."""
     return "" if profile == "default" else f" --profile {profile}"
 
 
@@ -215,10 +215,10 @@ def _installed(name: str, profile: str) -> Environment:
 def describe(
     name: _NAME,
     profile: _PROFILE = "default",
-    algo: Annotated[str | None, typer.Option("--algo", metavar="A", help="One algorithm, with all it takes.")] = None,
+    algo: Annotated[str | None, typer.Option("--algo", metavar="A", help="Show one algorithm.")] = None,
     as_json: _JSON = False,
 ) -> None:
-    """Show what a worker says of itself: what it can do and what it can be told."""
+    """Show a worker's capabilities and its configuration."""
     environment = _installed(name, profile)
     description = environment.description or {}
     if algo is not None:
@@ -251,11 +251,11 @@ def _algorithm(environment: Environment, cards: list[dict[str, Any]], name: str)
 
 @_command("check")
 def check(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) -> None:
-    """Run the compliance suite that every worker has to pass. Exit code 1 if it does not."""
+    """Run the compliance suite. Exit code 1 if the worker does not pass."""
     environment = _installed(name, profile)
     command = [str(environment.python), "-m", "mosaic_worker.check", environment.recipe.worker]
     sys.stdout.flush()
-    # From a folder without Python files in it, so that nothing there is taken for a package.
+    # From an empty folder, so that no file there is imported by mistake.
     command += ["--json"] if as_json else []
     with subprocess.Popen(command, env=environment.environ(), cwd=Path("/")) as checking:
         code = _told_to_stop_with_us(checking)
@@ -270,7 +270,7 @@ def check(name: _NAME, profile: _PROFILE = "default", as_json: _JSON = False) ->
 
 
 def _told_to_stop_with_us(child: subprocess.Popen[bytes]) -> int:
-    """Wait for a child that tidies up when it is told to stop, and tell it when we are."""
+    """Wait for a child process; pass a stop signal on, so that it can clean up."""
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     while True:
         try:
@@ -284,11 +284,11 @@ def remove_worker(
     name: Annotated[str, typer.Argument(metavar="WORKER", help="Name of a worker (mosaic workers list).")],
     profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="P", help="Only this one of its environments.", show_default="all of them"),
+        typer.Option("--profile", metavar="P", help="Only this profile.", show_default="all of them"),
     ] = None,
     as_json: _JSON = False,
 ) -> None:
-    """Remove the environments of a worker, older versions too; a folder of your own is forgotten, not deleted."""
+    """Remove the environments of a worker, including older versions. A folder of your own is forgotten, not deleted."""
     with _explained():
         done = remove(name, profile, current.home)
     if as_json:
@@ -297,10 +297,10 @@ def remove_worker(
         print_json({"worker": name, **facts})
         return
     if not done.profiles:
-        say(f"nothing of {name} is installed")
+        say(f"{name} is not installed")
     for each in done.profiles:
         say(("✓ ", "green"), f"{name}/{each} removed")
     if done.profiles:
-        say(f"  {size(done.freed / 2**20)} are free again")
+        say(f"  {size(done.freed / 2**20)} freed")
     if done.forgotten:
-        say(f"  {name} is no longer known here; its folder is left as it is")
+        say(f"  {name} is no longer registered; its folder is unchanged")

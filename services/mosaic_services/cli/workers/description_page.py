@@ -1,4 +1,4 @@
-"""What `mosaic workers describe` prints: a worker's own words, its configuration as a table."""
+"""Renders `mosaic workers describe`: metadata, capabilities and the configuration as a table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _print_algorithms(worker: str, profile: str, cards: list[dict[str, Any]]) ->
     rows = table("algo", "family", "actions", "runs here")
     rows.columns[3].no_wrap = False
     for card in cards:
-        needs = str(card.get("needs", "")).removeprefix(f"{card['name']} ")  # its name stands in the same row
+        needs = str(card.get("needs", "")).removeprefix(f"{card['name']} ")  # its name is in the same row
         runs = styled((f"✓ {card.get('source', '')}", "green")) if card.get("runs") else styled(needs)
         rows.add_row(styled((card["name"], "bold")), card.get("family", ""), card.get("actions", ""), runs)
     console().print(rows)
@@ -97,7 +97,7 @@ def _print_config(schema: dict[str, Any]) -> None:
 
 
 def _add_fields(rows: Table, part: dict[str, Any], schema: dict[str, Any], prefix: str) -> None:
-    """Add a row for each field, and for the fields of those that have some themselves."""
+    """Add a row for each field, including nested ones."""
     required = set(part.get("required") or ())
     for name, field in (part.get("properties") or {}).items():
         if name in _SET_BY_THE_PLATFORM:
@@ -112,7 +112,7 @@ def _add_fields(rows: Table, part: dict[str, Any], schema: dict[str, Any], prefi
 
 
 def _resolved(field: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """What a reference stands for."""
+    """Resolve a `$ref`."""
     if "$ref" not in field:
         return field
     name = str(field["$ref"]).rsplit("/", 1)[-1]
@@ -121,7 +121,7 @@ def _resolved(field: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def type_of(field: dict[str, Any], schema: dict[str, Any]) -> str:
-    """Write the type of a field as people would: `integer ≥ 1`, `random | passive`."""
+    """Format the type of a field: `integer ≥ 1`, `random | passive`."""
     if "$ref" in field:
         return type_of(_resolved(field, schema), schema)
     if "enum" in field:
