@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -372,20 +371,6 @@ def test_second_aggregator_of_a_home_does_not_count_as_a_start(tmp_path):
 
     asyncio.run(scenario())
     assert not (home.path / "epochs" / "telemetry").exists()
-
-
-def test_sources_of_bad_bodies_are_remembered_up_to_a_limit(tmp_path):
-    home = StackHome.find(tmp_path / "home")
-
-    async def scenario() -> None:
-        service = TelemetryService(home)
-        for number in range(1000):
-            header = SimpleNamespace(src=f"source-{number}")
-            service._complain(SimpleNamespace(header=header, topic="run.x.telemetry."), ValueError("bad"))
-        assert len(service._refused) == 100
-        service._lock.close()
-
-    asyncio.run(scenario())
 
 
 # ── queries ───────────────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from mosaic_bus.commands import (
     Summaries,
 )
 from mosaic_bus.errors import BusError, CommandRefusedError
-from mosaic_bus.logs import Logger
+from mosaic_bus.logs import FirstTime, Logger
 from mosaic_bus.messages import Batch, Model, StoredPosition, StoredPositions, StreamTails
 from mosaic_bus.service import Service, explain
 from mosaic_services.settings.model import Settings
@@ -47,8 +47,6 @@ Result = TypeVar("Result", bound=Model)
 
 ASK_TIMEOUT_S = 0.9
 """Shorter than the interval at which a stream repeats its request, so that one request is pending at a time."""
-_REFUSED_AT_MOST = 100
-"""Sources whose first bad body is logged. Anybody can invent names, so the log needs a limit."""
 
 
 class TelemetryService(Service):
@@ -76,7 +74,7 @@ class TelemetryService(Service):
         self._queries = Queries(home.telemetry_store)
         self._loop = asyncio.get_running_loop()
         self._bad_batches = 0
-        self._refused: set[str] = set()
+        self._first_time = FirstTime()
         queries = self._queries
         self._answer_in_thread(Summaries, lambda command: queries.summaries(command, self._writer.missing))
         self._answer_in_thread(Streams, lambda command: queries.streams(command, self._writer.missing))
@@ -137,15 +135,9 @@ class TelemetryService(Service):
                     self._take_batch(message, repair=message.topic.startswith("repair."))
             except (ValidationError, ValueError) as error:
                 self._bad_batches += 1
-                self._complain(message, error)
-
-    def _complain(self, message: Message, error: Exception) -> None:
-        """Log the first bad body of a source."""
-        source = message.header.src
-        if source not in self._refused and len(self._refused) < _REFUSED_AT_MOST:
-            self._refused.add(source)
-            reason = explain(error) if isinstance(error, ValidationError) else str(error)
-            _log.warning("bad body", source=source, topic=message.topic, reason=reason)
+                if self._first_time(message.header.src):
+                    reason = explain(error) if isinstance(error, ValidationError) else str(error)
+                    _log.warning("bad body", source=message.header.src, topic=message.topic, reason=reason)
 
     def _take_batch(self, message: Message, *, repair: bool) -> None:
         batch = Batch.model_validate(message.payload)
