@@ -38,7 +38,8 @@ from stack import HOST, SERVICES, STRESS, Stack, wait_until  # noqa: E402 - the 
 from mosaic_bus.commands import Place, Stats  # noqa: E402 - as above
 from mosaic_bus.messages import AttemptPhase, Resources, RunSpec, RunStateName  # noqa: E402 - as above
 from mosaic_services.attempt_folder import AttemptFolder, AttemptKey  # noqa: E402 - as above
-from mosaic_services.attempt_folder.layout import identity, write_json  # noqa: E402 - as above
+from mosaic_services.attempt_folder.layout import write_json  # noqa: E402 - as above
+from mosaic_services.attempt_folder.proc import identity  # noqa: E402 - as above
 from mosaic_services.environments import build, read_recipe  # noqa: E402 - as above
 from mosaic_services.home import StackHome  # noqa: E402 - as above
 from mosaic_services.scheduler.model import Attempt, Run  # noqa: E402 - as above

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from mosaic_bus.logs import FirstTime, Logger
-from mosaic_services.attempt_folder.layout import FAMILY, identity, is_alive
+from mosaic_services.attempt_folder.layout import FAMILY
+from mosaic_services.attempt_folder.proc import identity, is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -19,7 +19,7 @@ from stack import wait_until
 
 from mosaic_bus.commands import Place
 from mosaic_bus.messages import FailureCategory, RunSpec
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, layout
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, layout, proc
 from mosaic_services.home import StackHome
 from mosaic_services.processes import MARK, is_alive
 from mosaic_services.supervisor import channel, run_host, run_hosts
@@ -456,10 +456,10 @@ time.sleep(1000)
     host = one.start()
     one.wait_for("up")
     wait_until("it is looked at", (one.folder.path / "family.json").exists)
-    family = run_host.descendants(host.pid)
+    family = proc.descendants(host.pid)
     assert len(family) == 5
     assert sum(family.values()) > 500 * 2**20
-    assert sum(run_host.fair_share(pid, resident) for pid, resident in family.items()) < 160 * 2**20
+    assert sum(proc.fair_share(pid, resident) for pid, resident in family.items()) < 160 * 2**20
     assert one.folder.warnings() == []
     (one.folder.path / "more").touch()
     host.wait(20)
@@ -468,10 +468,10 @@ time.sleep(1000)
 
 
 def test_memory_of_a_process_that_does_not_say_its_share_is_what_is_resident():
-    assert run_host.fair_share(os.getpid(), 7) > 2**20
-    assert run_host.fair_share(2**22 + 1, 7) == 0, "there is no such process"
+    assert proc.fair_share(os.getpid(), 7) > 2**20
+    assert proc.fair_share(2**22 + 1, 7) == 0, "there is no such process"
     if os.getuid() != 0:
-        assert run_host.fair_share(1, 7) == 7, "a stranger's"
+        assert proc.fair_share(1, 7) == 7, "a stranger's"
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""What supervisor, run host and command line agree on: names of files in an attempt's folder, and how they are written.
+"""Names and sizes of the files in an attempt's folder, and how they are written.
 
-The run host loads this file by its path, in a bare interpreter or in a worker's virtualenv, so it imports only what the
-run host imports anyway.
+Supervisor, run host and command line share this module. The run host loads it by path, in a bare interpreter or in a
+worker's virtualenv, so it imports only what the run host imports anyway.
 """
 
 import json
@@ -34,8 +34,6 @@ LOG_TAIL_BYTES = 1024 * 1024
 # get smaller pipes.
 STDIN_BYTES = 256 * 1024
 
-_DEAD = (b"Z", b"X")
-
 
 def write_json(path: str, content: dict[str, Any]) -> None:
     """Write a file that is either absent or whole."""
@@ -45,38 +43,6 @@ def write_json(path: str, content: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(scratch, path)
-
-
-def process_stat(pid: int | str) -> list[bytes]:
-    """Read `/proc/<pid>/stat`: the fields after the command, from the state on."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rsplit(b")", 1)[1].split()
-
-
-def _boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-_BOOT = _boot()
-
-
-def identity(pid: int) -> dict[str, Any]:
-    """Name one process for ever: its pid, its start time in clock ticks since boot, and which boot that was."""
-    return {"pid": pid, "start_time": int(process_stat(pid)[19]), "boot": _BOOT}
-
-
-def is_alive(process: dict[str, Any]) -> bool:
-    """Whether the process with this identity still runs, and not another one with the same pid."""
-    try:
-        fields = process_stat(process["pid"])
-        same = int(fields[19]) == process["start_time"] and process.get("boot", _BOOT) == _BOOT
-        return same and fields[0] not in _DEAD
-    except (OSError, ValueError, IndexError, KeyError, TypeError):
-        return False
 
 
 def clock(seconds: float) -> str:

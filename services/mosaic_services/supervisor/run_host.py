@@ -1,18 +1,17 @@
 """The run host: a small process that starts one attempt, outlives the supervisor, and records how it ended.
 
-It is started by path (`python -I -S run_host.py FOLDER`) and imports only the standard library, so that it starts
-in milliseconds and nothing else can break it. What it promises:
+It is started by path (`python -I -S run_host.py FOLDER`) and imports little of the standard library and nothing else,
+so it starts in milliseconds. What it promises:
 
-- the worker's stdout is the journal and its stderr the log, both files: no reader can block it;
-- the stdin of an interactive attempt is a FIFO that stays open, whether there is a supervisor or not;
-- it is the subreaper of everything below it, so no descendant escapes, not even by a new session;
-- SIGTERM is passed on to the worker's process group; after the grace period all descendants are killed;
-- an attempt that reaches a limit, of memory or of time, is stopped in the same way, after a warning at 80 %;
-- if it is itself killed, the worker dies with it (PDEATHSIG);
-- `exit.json` appears, whole and last, when nothing of the attempt is left, frames in shared memory included.
+- The worker's stdout is the journal and its stderr the log. Both are files, so no reader can block the worker.
+- The stdin of an interactive attempt is a FIFO that stays open when the supervisor ends.
+- It is the subreaper of all descendants of the worker, so none escapes, even into a new session.
+- It passes SIGTERM on to the worker's process group and kills all descendants after the grace period.
+- It stops an attempt that reaches its memory or time limit in the same way, after a warning at 80 %.
+- If it is killed, the worker dies with it (PDEATHSIG).
+- It writes `exit.json` last, in one piece, once all processes and frames of the attempt are gone.
 
-In a warm start the same code, with the same promises, runs in a process that was forked from a template (see
-`mosaic_worker.template`).
+In a warm start the same code runs in a process that was forked from a template (see `mosaic_worker.template`).
 """
 
 import contextlib
@@ -29,93 +28,61 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 
-def _load_layout() -> ModuleType:
-    """Load what supervisor and command line import as `mosaic_services.attempt_folder.layout`.
+def _load(name: str) -> ModuleType:
+    """Load a module of `mosaic_services.attempt_folder` by its path.
 
-    By its path: neither a bare interpreter nor a worker's virtualenv has our packages.
+    Neither a bare interpreter nor a worker's virtualenv can import our packages.
     """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    loader = SourceFileLoader("mosaic_attempt_layout", os.path.join(package, "attempt_folder", "layout.py"))
+    loader = SourceFileLoader(f"mosaic_attempt_{name}", os.path.join(package, "attempt_folder", f"{name}.py"))
     module = ModuleType(loader.name)
     loader.exec_module(module)
     return module
 
 
 if TYPE_CHECKING:
-    from mosaic_services.attempt_folder import layout
+    from mosaic_services.attempt_folder import layout, proc
 else:
-    layout = _load_layout()
+    layout, proc = _load("layout"), _load("proc")
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SIGNALS = {signal.SIGCHLD, *STOP_SIGNALS}
-# Time that leftovers of a worker which has ended get between SIGTERM and SIGKILL.
+# Seconds between SIGTERM and SIGKILL for descendants that outlive the worker.
 LEFTOVER_GRACE_S = 0.5
 WORKER_NICE = 10
+# Seconds until descendants are first noted in family.json (most short runs are over by then), and between notes.
 FIRST_FAMILY_S = 1.0
 FAMILY_EVERY_S = 5.0
-# Seconds that a full disk is given to get room again.
+# Attempts to write exit.json on a full disk, one a second.
 RECORD_TRIES = 600
-# Bytes that the middle of a log may grow by before it is given back to the disk.
+# Bytes by which the middle of a log may grow before it is punched out.
 LOG_SLACK_BYTES = 32 * 1024 * 1024
 _FALLOC_KEEP_SIZE_AND_PUNCH_HOLE = 0x01 | 0x02
 _PAGE = 65536
-# Part of a limit at which there is a warning, how often memory is looked at, and the part of the time that looking at
-# all processes of a crowded machine may take.
+# Fraction of a limit at which to warn.
 WARN_AT = 0.8
+# Seconds between two looks at memory. On a machine with many processes looks are rarer, so that they take at most
+# LOOK_SHARE of the time.
 LOOK_EVERY_S = 1.0
 LOOK_SHARE = 0.02
-_MEMORY_PAGE = os.sysconf("SC_PAGE_SIZE")
 _MINUTE_S = 60
 _F_SETPIPE_SZ = 1031
-# Size of `struct signalfd_siginfo`, which begins with the signal's number; and that of glibc's `sigset_t`.
+# Sizes of `struct signalfd_siginfo`, whose first field is the signal number, and of glibc's `sigset_t`.
 _SIGNAL_INFO_BYTES = 128
 _SIGSET_BYTES = 128
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def descendants(root: int) -> dict[int, int]:
-    """All processes below one and the bytes that each has in memory, read from /proc."""
-    children: dict[int, list[int]] = {}
-    resident = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = layout.process_stat(name)
-                resident[int(name)] = int(fields[21]) * _MEMORY_PAGE
-                children.setdefault(int(fields[1]), []).append(int(name))
-    found: dict[int, int] = {}
-    queue = [root]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found.update((pid, resident[pid]) for pid in below)
-        queue += below
-    return found
-
-
-def fair_share(pid: int, resident: int) -> int:
-    """The bytes of a process, of shared pages only its share; where the system does not say, all that is resident."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    except OSError:
-        pass
-    return resident
-
-
 def duration(seconds: float) -> str:
-    """Write a duration as `01:00:00`, or as `2.5 s` if it is short."""
+    """Format a duration as `01:00:00`, or as `2.5 s` if it is under a minute."""
     return f"{round(seconds, 1):g} s" if seconds < _MINUTE_S else layout.clock(seconds)
 
 
 class Limits:
-    """What an attempt may use: warns when it comes close to a limit, and says when it has reached one."""
+    """The limits of an attempt: warns when it comes close to one, and tells when it has reached one."""
 
     def __init__(self, memory_mb: float | None, wall_s: float | None, started: float) -> None:
         self.memory_mb = memory_mb
@@ -125,7 +92,7 @@ class Limits:
         self.look_at = self.next_look(started, 0.0)
 
     def next_look(self, now: float, took: float) -> float:
-        """When to look again: at the next moment that matters, if only time is limited."""
+        """Return when to look again: if only time is limited, at the next warning or limit."""
         moments = [float("inf")]
         if self.wall_s is not None:
             moments += [at for part in (WARN_AT, 1) if (at := self.started + part * self.wall_s) > now]
@@ -134,7 +101,7 @@ class Limits:
         return min(moments)
 
     def look(self, now: float) -> tuple[str, str] | None:
-        """Return the limit that has been reached, with the reason in words."""
+        """Return the limit that the attempt has reached, and the reason in words."""
         reached = self.look_at_time(now) or self.look_at_memory()
         self.look_at = self.next_look(now, time.monotonic() - now)
         return reached
@@ -153,11 +120,11 @@ class Limits:
         """Compare the memory of all descendants with its limit."""
         if self.memory_mb is None:
             return None
-        family = descendants(os.getpid())
+        family = proc.descendants(os.getpid())
         used = sum(family.values()) / 2**20
         if used >= WARN_AT * self.memory_mb:
-            # Pages that processes share were counted for each of them. To know better costs more.
-            used = sum(fair_share(pid, resident) for pid, resident in family.items()) / 2**20
+            # Shared pages were counted once per process. The exact figure costs more, so it is taken only now.
+            used = sum(proc.fair_share(pid, resident) for pid, resident in family.items()) / 2**20
         amount = f"{used:.0f} of {self.memory_mb:g} MB"
         if used >= self.memory_mb:
             return "memory", f"memory limit: {amount} used"
@@ -165,7 +132,7 @@ class Limits:
         return None
 
     def warn(self, limit: str, part: float, text: str) -> None:
-        """Say once, in the log and to the supervisor, that a limit is near."""
+        """Warn once per limit, in the log and in the file that the supervisor reads."""
         if part < WARN_AT or limit in self.warnings:
             return
         self.warnings[limit] = f"{text} ({100 * part:.0f} %)"
@@ -175,16 +142,16 @@ class Limits:
 
 
 def write_to_log(text: str) -> None:
-    """Add a line of ours to the worker's log."""
+    """Append a line of the platform to the worker's log."""
     with contextlib.suppress(OSError), open(layout.LOG, "a") as file:
         file.write(f"mosaic: {text}\n")
 
 
-def step_back() -> None:
-    """Let the services go first when processors are short, so that a busy machine still stores, reports and cancels.
+def lower_priority() -> None:
+    """Lower this process's priority below that of the services, so that a busy machine still stores and cancels.
 
-    Linux weighs sessions against each other (autogroup), and each worker is a session of its own, while all services
-    may be one: four workers would otherwise get four fifths of the machine. Where there is no autogroup, nice counts.
+    With autogroup, Linux shares CPU time between sessions. Each worker is a session of its own and all services may be
+    one session, so four workers would get four fifths of the machine. Without autogroup, nice alone decides.
     """
     os.nice(WORKER_NICE)
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
@@ -192,9 +159,10 @@ def step_back() -> None:
 
 
 def open_signals() -> int:
-    """Return a descriptor from which the signals that were sent to this process can be read; they must be blocked.
+    """Open a signalfd for SIGNALS, which must be blocked.
 
-    Not `signal.sigtimedwait`: in a process that is paused and continued it may return a signal that was never sent.
+    `signal.sigtimedwait` of CPython 3.11 returns an uninitialised signal number when the process is paused past the
+    time-out and continued.
     """
     wanted = ctypes.create_string_buffer(_SIGSET_BYTES)
     libc.sigemptyset(wanted)
@@ -207,26 +175,28 @@ def open_signals() -> int:
 
 
 def next_signal(signals: int, seconds: float) -> int | None:
-    """Wait for a signal; None if there is none within that time."""
+    """Wait for a signal; return None if none arrives in time."""
     if not select.select([signals], [], [], seconds)[0]:
         return None
     return int.from_bytes(os.read(signals, _SIGNAL_INFO_BYTES)[:4], sys.byteorder)
 
 
 def open_stdin() -> int:
-    """Make the FIFO of an interactive attempt, and open both its ends.
+    """Make the FIFO of an interactive attempt and hold both its ends.
 
-    While this process holds them, the worker reads no end of file and the supervisor can write, whoever else ends.
+    The worker then sees no end of file when a supervisor ends, and a supervisor can write while the worker starts.
     """
     os.mkfifo(layout.STDIN, 0o600)
     fifo = os.open(layout.STDIN, os.O_RDWR)
-    with contextlib.suppress(OSError):  # The user may have too many pipes. This one then holds less.
+    with contextlib.suppress(
+        OSError
+    ):  # Past the limit for one user, the pipe keeps its default size.
         fcntl.fcntl(fifo, _F_SETPIPE_SZ, layout.STDIN_BYTES)
     return fifo
 
 
 class Forked(BaseException):
-    """Leaves the run host's code in the process that is to be the worker, and is a fork of a template."""
+    """Raised in the process that is to become the worker when it is forked from a template."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         super().__init__()
@@ -234,7 +204,7 @@ class Forked(BaseException):
 
 
 def start_worker(order: dict[str, Any]) -> int:
-    """Fork and become the worker: own session, journal as stdout, log as stderr."""
+    """Fork the worker into a session of its own, with the journal as stdout and the log as stderr; return its pid."""
     host = os.getpid()
     pid = os.fork()
     if pid:
@@ -244,7 +214,7 @@ def start_worker(order: dict[str, Any]) -> int:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != host:
             os._exit(1)
-        step_back()
+        lower_priority()
         files = (
             os.open(layout.STDIN if order.get("interactive") else os.devnull, os.O_RDONLY),
             os.open(layout.JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
@@ -267,7 +237,7 @@ def start_worker(order: dict[str, Any]) -> int:
 
 
 class Host:
-    """Watches over one worker from its start until nothing of it is left."""
+    """Watches one worker from its start until it and all its descendants are gone."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.grace_s = float(order["grace_s"])
@@ -277,18 +247,17 @@ class Host:
         self.status: int | None = None
         self.max_rss_kb = 0
         self.stopped = False
-        # The limit for which it was stopped, and the reason in words.
+        # The limit that the attempt was stopped for, and the reason in words.
         self.reached: tuple[str, str] | None = None
         limits = order.get("limits", {})
         self.limits = Limits(limits.get("memory_mb"), limits.get("wall_s"), time.monotonic())
         self.kill_at: float | None = None
         self.log_punched = layout.LOG_HEAD_BYTES
         self.family: list[dict[str, Any]] = []
-        # Not at once: what is just starting is not worth a file, and what runs for long is noted soon enough.
         self.family_at = time.monotonic() + FIRST_FAMILY_S
 
     def watch(self) -> None:
-        """Return when the worker and everything below it are gone."""
+        """Return when the worker and all its descendants are gone."""
         while self.reap():
             now = time.monotonic()
             if self.status is not None and self.kill_at is None:
@@ -308,17 +277,17 @@ class Host:
 
     @property
     def ending(self) -> bool:
-        """Whether the worker has ended or was told to."""
+        """Whether the worker has ended or was told to stop."""
         return self.stopped or self.reached is not None or self.status is not None
 
     def stop(self) -> None:
-        """Obey whoever wants the attempt stopped."""
+        """Stop the attempt because of a signal."""
         if not self.ending:
             self.stopped = True
             self.begin_end()
 
     def keep_limits(self, now: float) -> None:
-        """Stop an attempt that has reached a limit, unless it is stopped already or is just being told to."""
+        """Stop an attempt that has reached a limit, unless it is stopping or a stop signal is pending."""
         if now < self.limits.look_at or self.ending:
             return
         reached = self.limits.look(now)
@@ -328,16 +297,16 @@ class Host:
             self.begin_end()
 
     def begin_end(self) -> None:
-        """SIGTERM to the worker's group now, SIGKILL to all after the grace period."""
+        """Send SIGTERM to the worker's process group now; SIGKILL follows after the grace period."""
         self.kill_at = time.monotonic() + self.grace_s
         try:
             os.killpg(self.worker, signal.SIGTERM)
         except ProcessLookupError:
-            # It has just been forked and has no group of its own yet. (It is not reaped, so the pid is still its own.)
+            # It was forked a moment ago and has no group yet. It is not reaped, so the pid is still its own.
             os.kill(self.worker, signal.SIGTERM)
 
     def reap(self) -> bool:
-        """Collect ended children; False once there are none left."""
+        """Reap children that have ended; return False once none are left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -348,31 +317,31 @@ class Host:
             self.max_rss_kb = max(self.max_rss_kb, usage.ru_maxrss)
             if pid == self.worker:
                 self.status = status
-                # Leftovers have a short grace of their own, whatever was left of the worker's.
+                # Its descendants get LEFTOVER_GRACE_S, whatever was left of the worker's own grace period.
                 self.kill_at = None
 
     def signal_all(self, number: int) -> None:
-        """Signal every descendant, wherever it hid."""
-        for pid in descendants(os.getpid()):
+        """Signal every descendant, in whatever session it is."""
+        for pid in proc.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
     def note_family(self, now: float) -> None:
-        """Write down who is below us, for those who must tidy up if we are killed; `processes.sweep` reads it."""
+        """Note all descendants, so that `processes.sweep` finds them if this run host is killed."""
         if now < self.family_at:
             return
         self.family_at = now + FAMILY_EVERY_S
         found = []
-        for pid in sorted(descendants(os.getpid())):
+        for pid in sorted(proc.descendants(os.getpid())):
             with contextlib.suppress(OSError, ValueError, IndexError):
-                found.append(layout.identity(pid))
+                found.append(proc.identity(pid))
         if found != self.family:
             self.family = found
             with contextlib.suppress(OSError):
                 layout.write_json(layout.FAMILY, {"processes": found})
 
     def bound_log(self) -> None:
-        """Punch out the middle of a log that floods; its offsets stay as they are."""
+        """Punch a hole into the middle of a log that grows too large; offsets stay valid."""
         with contextlib.suppress(OSError):
             end = os.stat(layout.LOG).st_size - layout.LOG_TAIL_BYTES
             if end - self.log_punched < LOG_SLACK_BYTES:
@@ -386,13 +355,13 @@ class Host:
 
 
 def record(ending: dict[str, Any]) -> None:
-    """Write `exit.json`; on a full disk, wait for room rather than lose how a long run ended."""
+    """Write `exit.json`; on a full disk, retry until there is room."""
     for left in reversed(range(RECORD_TRIES)):
         try:
             layout.write_json(layout.EXIT, ending)
             return
         except FileNotFoundError:
-            return  # The folder was removed: nobody wants to know.
+            return  # The folder was removed.
         except OSError:
             if not left:
                 raise
@@ -400,7 +369,7 @@ def record(ending: dict[str, Any]) -> None:
 
 
 def remove_frames(folder: str | None) -> None:
-    """Remove the worker's folder in shared memory, which is memory, even if no supervisor is there to do it."""
+    """Free the worker's folder in shared memory, even if there is no supervisor to do it."""
     if not folder:
         return
     with contextlib.suppress(OSError):
@@ -411,13 +380,13 @@ def remove_frames(folder: str | None) -> None:
 
 
 def main(folder: str, environ: dict[str, str] | None = None) -> int:
-    """Run one attempt; with `environ`, warm: the worker is not executed, but `Forked` is raised in its process."""
+    """Run one attempt. With `environ` the start is warm: `Forked` is raised in the worker's process."""
     os.chdir(folder)
     lock = os.open(layout.HOST_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return 0  # Another run host has this attempt: the supervisor asked twice.
+        return 0  # Another run host has this attempt: it was both spawned and forked.
     if os.path.exists(layout.EXIT) or os.path.exists(layout.HOST):
         return 0
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -425,10 +394,10 @@ def main(folder: str, environ: dict[str, str] | None = None) -> int:
     with open(layout.ATTEMPT) as file:
         order = json.load(file)
     order["warm"] = environ is not None
-    # It comes by pipe or socket: secrets in it are not for the disk.
+    # Variables come by pipe or socket, since there may be secrets in them.
     order["environ"] = json.load(sys.stdin) if environ is None else environ
     started_at = time.time()
-    who = layout.identity(os.getpid())
+    who = proc.identity(os.getpid())
     layout.write_json(layout.HOST, {**who, "started_at": started_at, "warm": order["warm"]})
     host = Host(order)
     host.watch()

@@ -11,7 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mosaic_services import processes
-from mosaic_services.attempt_folder.layout import HOST_ERRORS, is_alive
+from mosaic_services.attempt_folder.layout import HOST_ERRORS
+from mosaic_services.attempt_folder.proc import is_alive
 from mosaic_services.supervisor import run_host
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from mosaic_bus.messages import Usage
-from mosaic_services.attempt_folder.layout import process_stat
+from mosaic_services.attempt_folder.proc import process_stat
 
 __all__ = ["UsageMeter"]
 

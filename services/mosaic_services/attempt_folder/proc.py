@@ -1,0 +1,73 @@
+"""What `/proc` says about processes. Like `layout`, the run host loads this module by path."""
+
+import contextlib
+import os
+from typing import Any
+
+_DEAD = (b"Z", b"X")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def process_stat(pid: int | str) -> list[bytes]:
+    """Return the fields of `/proc/<pid>/stat` after the command: state, parent and so on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rsplit(b")", 1)[1].split()
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+_BOOT = _boot()
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """Identify a process beyond reuse of its pid: start time in clock ticks since boot, and id of the boot."""
+    return {"pid": pid, "start_time": int(process_stat(pid)[19]), "boot": _BOOT}
+
+
+def is_alive(process: dict[str, Any]) -> bool:
+    """Whether the process with this identity still runs."""
+    try:
+        fields = process_stat(process["pid"])
+        same = int(fields[19]) == process["start_time"] and process.get("boot", _BOOT) == _BOOT
+        return same and fields[0] not in _DEAD
+    except (OSError, ValueError, IndexError, KeyError, TypeError):
+        return False
+
+
+def descendants(root: int) -> dict[int, int]:
+    """Return all descendants of a process, each with its resident memory in bytes."""
+    children: dict[int, list[int]] = {}
+    resident = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = process_stat(name)
+                resident[int(name)] = int(fields[21]) * _PAGE
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found: dict[int, int] = {}
+    queue = [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found.update((pid, resident[pid]) for pid in below)
+        queue += below
+    return found
+
+
+def fair_share(pid: int, resident: int) -> int:
+    """Return the proportional set size of a process in bytes, or `resident` where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    except OSError:
+        pass
+    return resident
