@@ -283,6 +283,6 @@ def test_files_that_are_no_rings_are_counted_once_and_hurt_nobody(stack):
         file.write(os.urandom(256))
     wait_until("a seventh is counted", lambda: counter(stack, "bad_rings") == 7)
     assert handles(stack, run, 3)[-1][1].number > good.number
-    assert stack.log("supervisor").count("pictures cannot be read") == 7
+    assert stack.log("supervisor").count("frames cannot be read") == 7
     end(stack, run)
     assert counter(stack, "bad_rings") == 7, "what goes with its run is no fault"

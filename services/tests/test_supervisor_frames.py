@@ -47,7 +47,7 @@ def test_host_without_shared_memory_goes_on_without_pictures_and_says_so_once(tm
     with capture_logs() as logs:
         assert frames.make(KEY) is None
         assert frames.make(AttemptKey("other", 1)) is None
-    assert [each["event"] for each in logs] == ["no pictures from runs on this host"]
+    assert [each["event"] for each in logs] == ["no frames from runs on this host"]
     frames.turn(0.0)
     assert frames.end(KEY) == []
     assert frames.states(KEY.run) is None
@@ -153,7 +153,7 @@ def test_ring_that_goes_bad_under_way_is_counted_and_said_once_and_does_not_stop
     assert said[-1][1].stream == "good"
     assert [state.newest.stream for state in frames.states(KEY.run)] == ["good"]
     assert frames.counters["bad_rings"] == 1
-    assert [(each["event"], each["stream"]) for each in logs] == [("pictures cannot be read", "bad")]
+    assert [(each["event"], each["stream"]) for each in logs] == [("frames cannot be read", "bad")]
 
 
 def test_ring_that_goes_bad_just_before_the_end_does_not_stop_it(frames):

@@ -1,6 +1,6 @@
-"""The bridge: carries lines from files onto the bus, in batches of raw lines, at the pace of the store.
+"""The bridge: publishes the lines of growing files in batches, at the pace of the store.
 
-It decides with what it is told (positions, times) and reads files; the socket is a function it is given.
+It reads files, but has no clock and no socket: times and the function that publishes are passed in.
 """
 
 from __future__ import annotations
@@ -32,52 +32,51 @@ _DEFAULTS = SupervisorSettings()
 _ALL_WINDOWS_BYTES = 24 * 1024 * 1024
 # Batches of one stream before the next stream has its turn.
 _BATCHES_PER_TURN = 4
-# While many streams have something to say, each waits so long for every one of them before it is looked at again, so
-# that there are not much more than five hundred batches a second in all.
+# Seconds by which each busy stream delays the next look at every busy stream: about 500 batches a second in all.
 _LINGER_PER_STREAM_S = 0.002
-# In the same way a quiet stream is left alone for so long for every stream there is.
+# Seconds by which each stream delays the next look at a quiet one.
 _REST_PER_STREAM_S = 0.0005
 _LONGEST_WAIT_S = 2.0
-# There is something to carry, but the store is not so far yet, or the bus has no room.
+# Seconds until the next try when the window is full or the bus has no room.
 _HELD_UP_S = 0.01
-# Batches that are sent again for each live one, while the store catches up.
+# Batches that are resent for each live one while the store catches up.
 _REPAIRS_PER_LIVE = 4
-# The store counts as away when nothing has been heard of it for this long; live readers then need not wait for it.
+# Seconds of silence after which the store counts as away; live batches then no longer wait for it.
 _STORE_AWAY_AFTER_S = 3.0
-# A store names every announced stream each second: an adopted one that it has not named by then is new to it.
+# Seconds after which a store that has not named an adopted stream does not know it; it names all it knows each second.
 _ADOPTED_UNKNOWN_AFTER_S = 5.0
 
 
 @dataclass
 class Stream:
-    """One file on its way to the store."""
+    """One file that is carried to the store."""
 
     id: StreamId
     file: LineFile
-    # How far it has been published; None for an adopted stream until the store has said where it stands.
+    # How far it has been published; None for an adopted stream until the store has named its position.
     sent: Position | None
     opened_at: float
     stored: Position = field(default_factory=Position)
-    # Where a requested resend has got to; None when there is none.
+    # Position of a resend in progress.
     repair: Position | None = None
-    # Whether the last look at the file found something to carry.
+    # Whether the last look found new lines.
     is_busy: bool = True
-    # Whether there is something that cannot be carried yet.
+    # Whether there are lines that cannot be published yet.
     is_held_up: bool = False
-    # Whether its file could not be read the last time.
+    # Whether the last read failed.
     is_troubled: bool = False
-    # No look at the file before this moment.
+    # Time of the next look.
     look_at: float = 0.0
-    # Batches sent again since the last live one.
+    # Batches resent since the last live one.
     repaired: int = 0
     ended: bool = False
     drained: bool = False
-    # Whether the store has said that it holds all of it.
+    # Whether the store has confirmed that it has every line.
     confirmed: bool = False
 
     @property
     def is_stored(self) -> bool:
-        """Whether all of it is in the store, no more will come, and the store knows that."""
+        """Whether the stream has ended and the store has every line."""
         return self.drained and self.confirmed
 
 
@@ -105,7 +104,7 @@ class Bridge:
         self._storing = True
 
     def open(self, stream_id: StreamId, path: str, now: float, *, adopted: bool) -> Stream:
-        """Begin to carry a file; `adopted` if an earlier supervisor may have carried some of it."""
+        """Start to carry a file; `adopted` if an earlier supervisor may have carried part of it."""
         file = LineFile(path, is_log=stream_id.kind == "log", limits=self._limits)
         stream = Stream(stream_id, file, sent=None if adopted else Position(), opened_at=now)
         self.streams[stream_id] = stream
@@ -123,18 +122,18 @@ class Bridge:
         self._storing = storing
 
     def set_stored(self, stream_id: StreamId, position: Position, *, final: bool) -> None:
-        """The store has committed this far."""
+        """The store has committed up to this position."""
         stream = self.streams.get(stream_id)
         if stream is None:
             return
         stream.stored = position
-        # What is stored was live before, so there is no need to publish it again: an earlier supervisor has.
+        # An earlier supervisor has published what is stored.
         if stream.sent is None or position.number > stream.sent.number:
             stream.sent = position
         stream.confirmed = final
 
     def resend(self, stream_id: StreamId, position: Position) -> bool:
-        """The store wants a stream again from a position; False if there is no such stream."""
+        """Resend a stream from a position; return False if there is no such stream."""
         stream = self.streams.get(stream_id)
         if stream is None:
             return False
@@ -144,15 +143,15 @@ class Bridge:
         return True
 
     def store_is_alive(self, now: float) -> bool:
-        """Whether anybody stores at the moment."""
+        """Whether the store is there and stores."""
         return self._storing and now - self._store_heard_at < _STORE_AWAY_AFTER_S
 
     # ── carrying ────────────────────────────────────────────────────────────────────────────────
 
     def pump(self, now: float) -> float:
-        """Give every stream whose time has come a turn; return for how many seconds to wait for more lines.
+        """Give every stream that is due a turn; return the seconds until the next call.
 
-        Streams that were opened, ended or asked for again meanwhile are not to wait so long.
+        Call earlier when a stream was opened, has ended or is to be resent.
         """
         alive = self.store_is_alive(now)
         busy = sum(1 for stream in self.streams.values() if stream.is_busy)
@@ -178,13 +177,13 @@ class Bridge:
         return wait
 
     def look(self, stream_id: StreamId, now: float) -> None:
-        """Give one stream a turn at once: something was written to its file."""
+        """Give one stream a turn now, because its file has grown."""
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.drained and not stream.is_troubled:
             self._turn(stream, now, self._window, alive=self.store_is_alive(now))
 
     def _turn(self, stream: Stream, now: float, window: int, *, alive: bool) -> int:
-        """Carry what there is to carry, within bounds; return how many bytes."""
+        """Publish new lines, within bounds; return the number of bytes."""
         stream.is_held_up = False
         try:
             carried = self._pump_stream(stream, now, window, alive=alive)
@@ -196,14 +195,14 @@ class Bridge:
         return carried
 
     def _leave_alone(self, stream: Stream, error: OSError) -> None:
-        """A file that cannot be read, or not now, holds up its own stream; it is tried again a little later."""
+        """Close a file that cannot be read; only its own stream waits, and the next look tries again."""
         stream.file.close()
         if not stream.is_troubled:
             stream.is_troubled = True
             _log.warning("cannot read", run=stream.id.run, attempt=stream.id.attempt, reason=str(error))
 
     def _pump_stream(self, stream: Stream, now: float, window: int, *, alive: bool) -> int:
-        """Carry some batches; return how many bytes."""
+        """Publish some batches; return the number of bytes."""
         carried = 0
         if stream.sent is None:
             if alive and now - stream.opened_at < _ADOPTED_UNKNOWN_AFTER_S:
@@ -214,8 +213,8 @@ class Bridge:
         if stream.repair is None or not alive:
             carried += self._pump_live(stream, _BATCHES_PER_TURN, window if alive else None)
         elif stream.repaired >= _REPAIRS_PER_LIVE:
-            # While the store catches up, what is live goes on, so that live readers do not stand still; but slower
-            # than what is sent again, or the store would never catch up with a worker that writes flat out.
+            # Live batches go on while the store catches up, but slower than the resend: otherwise the store would
+            # never catch up with a worker that writes without pause.
             stream.repaired = 0
             carried += self._pump_live(stream, 1, None)
         return carried
@@ -231,7 +230,7 @@ class Bridge:
             if stream.repair.number >= sent.number or stream.repair.offset >= sent.offset:
                 stream.repair = None
                 break
-            # Not past what was live: live readers do not see this topic, and are to see every line.
+            # Not beyond what was published live: live readers do not receive this topic.
             cut = stream.file.cut(stream.repair, ended=stream.ended, until=sent.offset)
             if cut is None:
                 break
@@ -253,12 +252,12 @@ class Bridge:
             if window is not None and stream.sent.offset - stream.stored.offset >= window:
                 stream.is_held_up = True
                 break
-            ended = stream.ended  # Read before the file: what is written before an end is then never overlooked.
+            ended = stream.ended  # Read before the file, so that no line written before the end is missed.
             cut = stream.file.cut(stream.sent, ended=ended)
             if cut is None:
                 stream.drained = ended and stream.sent.offset >= stream.file.size()
                 if stream.drained:
-                    stream.file.close()  # It opens itself again if some of it is asked for once more.
+                    stream.file.close()  # A resend opens it again.
                 break
             if not self._send(stream, cut, topic):
                 stream.is_held_up = True
@@ -285,7 +284,7 @@ class Bridge:
         return True
 
     def tails(self) -> StreamTails:
-        """How far every open stream goes."""
+        """Return how far every open stream has been published."""
         return StreamTails(
             host=self.host,
             tails=[
@@ -301,5 +300,5 @@ class Bridge:
         )
 
     def _pause(self, seconds: float) -> float:
-        """How long to leave a file alone, within bounds."""
+        """Bound the seconds until the next look at a file."""
         return min(max(seconds, self._look_s), _LONGEST_WAIT_S)

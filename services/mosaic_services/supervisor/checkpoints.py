@@ -1,4 +1,4 @@
-"""Finds the last checkpoint that a journal speaks of, from its end, however long it is."""
+"""Finds the last checkpoint in a journal, searching from its end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["last_checkpoint"]
 
 _EVENT = Kind.CHECKPOINT_SAVED.encode()
-# Who saves no checkpoint for so long is better started from the beginning than waited for.
+# Bytes of journal that are searched. Reading more would delay the next attempt for longer than it is worth.
 _SEARCHED_BYTES = 256 * 1024 * 1024
 _BLOCK_BYTES = 1024 * 1024
-# An event is short: of a line that goes on for longer, only the beginning is looked at, and that is no JSON.
+# Bytes kept of a line that spans blocks. Events are shorter; the head of a longer line is no valid JSON.
 _LONGEST_LINE = 1024 * 1024
 
 
@@ -30,13 +30,13 @@ def last_checkpoint(
         found = _parse(line)
         if found is not None:
             path = str(folder / found.path)
-            if os.path.exists(path):  # noqa: PTH110 - a path that cannot be looked at, or is none, is not there
+            if os.path.exists(path):  # noqa: PTH110 - Path.exists raises for what no file can be called
                 return Checkpoint(path=path, step=found.step)
     return None
 
 
 def _lines_backwards(journal: Path, searched_bytes: int, block_bytes: int) -> Iterator[bytes]:
-    """Yield the lines that may be about a checkpoint, last one first."""
+    """Yield the lines that mention a checkpoint, last one first."""
     try:
         file = journal.open("rb")
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def _lines_backwards(journal: Path, searched_bytes: int, block_bytes: int) -> It
             start = max(floor, end - block_bytes)
             file.seek(start)
             block = file.read(end - start) + rest
-            # The first line of a block begins in the one before, which is read next.
+            # The first line of a block begins in the preceding block, which is read next.
             first = 0 if start == 0 else block.find(b"\n") + 1 or len(block)
             rest = block[: min(first, _LONGEST_LINE)]
             yield from _candidates(block[first:])

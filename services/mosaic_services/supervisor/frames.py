@@ -1,7 +1,8 @@
-"""Pictures in shared memory, the supervisor's side: the folder of each attempt, and a word for each new picture.
+"""Frames in shared memory, the supervisor's side: the folder of each attempt, and a message for each new frame.
 
-The folder is made before the worker starts and removed when the attempt has ended. Rings in it are followed by their
-headers only; what is published is where the picture is, at a pace that does not grow with the number of streams.
+The folder is made before the worker starts and removed when the attempt has ended. Of the rings in it only the headers
+are read. What is published is a handle: where the frame is. The number of handles per second is bounded, however many
+streams there are.
 """
 
 from __future__ import annotations
@@ -36,17 +37,16 @@ __all__ = ["FASTLANE_DIR", "LIST_S", "Frames", "Ring"]
 _log = Logger()
 
 FASTLANE_DIR = "MOSAIC_FASTLANE_DIR"
-# Rings that are looked at in one turn (supervisor.frames_per_second): up to this many streams, each is announced in
-# every turn; of more, each less often.
+# Rings to look at in one turn (supervisor.frames_per_second). Of more streams, each is announced less often.
 _RINGS_PER_TURN = 25
-# How often a folder is listed; with many attempts less often, for every one of them by this much.
+# Seconds between two listings of a folder, and what each attempt adds to that.
 LIST_S = 0.5
 _LIST_PER_ATTEMPT_S = 0.002
-# Pictures per second are taken over so many listings.
+# Listings over which frames per second are measured.
 _COUNTS_KEPT = 5
 _STREAM = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,63}")
 _MOST_STREAMS = 256
-# The run host's folder may be made, by us, while the last run host of others removes the one above it.
+# Tries to make a folder: a run host that ends may remove the folder above it at the same time.
 _TRIES = 5
 
 
@@ -65,7 +65,7 @@ class Ring:
         self._counts: deque[tuple[float, int]] = deque(maxlen=_COUNTS_KEPT)
 
     def look(self, *, final: bool = False) -> bool:
-        """Read the newest picture's figures; whether it is a new one. At the end the file may be gone already."""
+        """Read the header of the newest frame; return whether it is new. A final look does not need the file's name."""
         if not final:
             self.reader.refresh()
         found = self.reader.facts()
@@ -76,14 +76,14 @@ class Ring:
         return True
 
     def count(self, now: float) -> None:
-        """Note how many pictures there have been by now."""
+        """Note how many frames have been published by now."""
         self._note()
         if self._counts and self._published < self._counts[-1][1]:  # Another writer has begun anew.
             self._counts.clear()
         self._counts.append((now, self._published))
 
     def handle(self, host: str) -> FrameHandle | None:
-        """What is said of the newest picture."""
+        """Return the handle of the newest frame."""
         if (facts := self.facts) is None:
             return None
         return FrameHandle(
@@ -105,7 +105,7 @@ class Ring:
         )
 
     def state(self, host: str, *, ended: bool = False) -> FrameStream | None:
-        """Describe the stream; None before its first picture."""
+        """Describe the stream; None before its first frame."""
         handle = self.handle(host)
         if handle is None:
             return None
@@ -124,27 +124,26 @@ class Ring:
         return FrameStream(newest=handle, published=self._published, fps=fps, writer=writer)
 
     def _note(self) -> None:
-        """Keep what the header says; of a ring that has gone bad, which its next turn will tell, what it last said."""
+        """Keep what the header says. If it cannot be read, the last values stay, and the next turn complains."""
         with contextlib.suppress(OSError, FrameError):
             self._published, self._is_closed = self.reader.published, self.reader.is_closed
 
 
 class _Followed:
-    """An attempt whose folder is looked into."""
+    """An attempt whose folder is listed."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.rings: dict[str, Ring] = {}
-        # What is not looked at again, by its number of file: another file of that name is.
+        # Files that are not opened again: stream -> inode. Another file of the same name is.
         self.bad: dict[str, int] = {}
-        # Those that were gone when last looked at: with their folder, as is usual at the end, or alone. They stay open,
-        # since what they came to is still to be said.
+        # Rings whose files are gone, usually with their folder at the end. They stay open for a final look.
         self.missing: dict[str, Ring] = {}
         self.list_at = 0.0
 
 
 class Frames:
-    """The pictures of all attempts of a host."""
+    """The frames of all attempts of a host."""
 
     def __init__(self, root: Path, host: str, publish: Callable[[str, Model, Iterable[bytes]], bool]) -> None:
         self.counters: Counter[str] = Counter({"frames_published": 0, "bad_rings": 0})
@@ -160,7 +159,7 @@ class Frames:
     # ── folders ─────────────────────────────────────────────────────────────────────────────────
 
     def make(self, key: AttemptKey) -> str | None:
-        """Make the folder of an attempt and follow what appears in it; None, said once, if there cannot be one."""
+        """Make the folder of an attempt and follow the rings in it; return None if it cannot be made."""
         folder = self._root / str(key)
         for left in reversed(range(_TRIES)):
             try:
@@ -179,15 +178,15 @@ class Frames:
         return str(folder)
 
     def follow(self, key: AttemptKey) -> None:
-        """Look for pictures of an attempt, whoever made its folder."""
+        """Follow the rings of an attempt, whoever made its folder."""
         self._followed.setdefault(key, _Followed(str(self._root / str(key))))
 
     def end(self, key: AttemptKey) -> list[FrameStream]:
-        """Remove an attempt's folder; return what its streams came to."""
+        """Remove an attempt's folder; return the final state of its streams."""
         followed = self._followed.pop(key, None)
         states: list[FrameStream] = []
         for ring in (*followed.missing.values(), *followed.rings.values()) if followed else ():
-            with contextlib.suppress(Exception):  # A ring that is broken has been complained about.
+            with contextlib.suppress(Exception):  # A broken ring was reported when it was found.
                 ring.look(final=True)
             if state := ring.state(self._host, ended=True):
                 states.append(state)
@@ -198,16 +197,16 @@ class Frames:
         return states
 
     def sweep(self, live: Iterable[AttemptKey]) -> None:
-        """Remove what belongs to no live attempt: an earlier supervisor was killed before it could."""
+        """Remove folders of attempts that are not live, left by a supervisor that was killed."""
         wanted = {str(key) for key in live}
-        with contextlib.suppress(OSError):  # It is not there, or not ours: `make` says so when there is a need for it.
+        with contextlib.suppress(OSError):  # If the folder cannot be used, `make` says so.
             found = self._root.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                return  # Anybody may have made it, or a link to something of ours that is not to be removed.
+                return  # Another user may have made it, or a link to a folder of ours.
             for each in list(self._root.iterdir()):
                 if each.name not in wanted:
                     self._remove(each)
-                    _log.info("swept pictures", folder=str(each))
+                    _log.info("removed frames of an ended attempt", folder=str(each))
         self._remove_empty_root()
 
     def _remove(self, folder: Path) -> None:
@@ -221,7 +220,7 @@ class Frames:
     def _go_without(self, reason: str) -> None:
         if not self._unavailable:
             self._unavailable = True
-            _log.warning("no pictures from runs on this host", reason=reason)
+            _log.warning("no frames from runs on this host", reason=reason)
 
     # ── what there is ───────────────────────────────────────────────────────────────────────────
 
@@ -238,18 +237,18 @@ class Frames:
         return [state for ring in rings if (state := ring.state(self._host)) is not None]
 
     def handle(self, ring: Ring) -> FrameHandle | None:
-        """What is said of a ring's newest picture."""
+        """Return the handle of a ring's newest frame."""
         return ring.handle(self._host)
 
     # ── following ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no ring: then it is enough to look for new ones."""
+        """Whether there is no ring to look at."""
         return not self._turns
 
     def turn(self, now: float) -> None:
-        """Look for new rings where it is time, then at those whose turn it is, and announce what is new."""
+        """List folders that are due, look at the rings whose turn it is, and announce new frames."""
         pause = max(LIST_S, _LIST_PER_ATTEMPT_S * len(self._followed))
         for key, followed in list(self._followed.items()):
             if now >= followed.list_at:
@@ -265,7 +264,7 @@ class Frames:
             except FileNotFoundError:
                 self._drop(ring, missing=True)
                 continue
-            except Exception as error:  # Whatever a worker wrote there, it is its own loss.
+            except Exception as error:  # A worker can write anything there.
                 self._drop(ring)
                 self.complain(ring.key, ring.stream, str(error))
                 continue
@@ -274,18 +273,18 @@ class Frames:
                 self.counters["frames_published"] += 1
 
     def complain(self, key: AttemptKey, stream: str, reason: str) -> None:
-        """Count a ring that cannot be read, and say so once."""
+        """Count a ring that cannot be read, and log it once."""
         if (key, stream) in self._complained or key not in self._followed:
             return
         self._complained.add((key, stream))
         self.counters["bad_rings"] += 1
-        _log.warning("pictures cannot be read", attempt=str(key), stream=stream, reason=reason)
+        _log.warning("frames cannot be read", attempt=str(key), stream=stream, reason=reason)
 
     def _list(self, key: AttemptKey, followed: _Followed) -> None:
         try:
             found = dict(_rings_in(followed.folder))
         except OSError:
-            return  # The attempt is ending, or its folder was taken away: there is nothing to follow.
+            return  # The attempt is ending, or its folder was removed.
         for stream, ring in followed.missing.items():
             if stream not in found:
                 self.complain(key, stream, "the file has gone")
@@ -322,7 +321,7 @@ class Frames:
 
 
 def _rings_in(folder: str) -> Iterator[tuple[str, int]]:
-    """Names of streams in a folder, each with the number of its file. What is no plain file is left alone."""
+    """Yield the streams in a folder, each with the inode of its file; skip what is not a regular file."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".ring") and entry.is_file(follow_symlinks=False):

@@ -1,4 +1,4 @@
-"""What a host has: processors and memory of the machine, GPUs from NVML or as declared, and its tags."""
+"""What a host offers: CPUs and memory of the machine, GPUs from NVML or from the configuration, and tags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ID = re.compile(r"[A-Za-z0-9-]+")
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """One host, as long as its supervisor runs."""
+    """What one host offers; fixed while its supervisor runs."""
 
     host: str
     total: Resources
@@ -38,7 +38,7 @@ class Inventory:
 
 
 def take_inventory(config: HostConfig, default_host: str, environ: Mapping[str, str]) -> Inventory:
-    """Find out what there is, where the configuration does not say it."""
+    """Combine the configuration with what is found on the machine."""
     host = config.host or default_host
     gpus = _gpus(config.gpus, environ.get(VISIBLE))
     tags = dict.fromkeys([f"host:{host}", *(["gpu"] if gpus else []), *config.tags])
@@ -62,7 +62,7 @@ def _gpus(declared: int | tuple[Gpu, ...] | None, visible: str | None) -> tuple[
 
 
 def _listed(visible: str) -> list[str]:
-    """The ids in CUDA_VISIBLE_DEVICES; as for CUDA, what comes after one that cannot be is not there."""
+    """Return the ids in CUDA_VISIBLE_DEVICES up to the first invalid one, as CUDA does."""
     found: list[str] = []
     for each in (part.strip() for part in visible.split(",")):
         if not _ID.fullmatch(each) or each.startswith("-") or each in found:
@@ -75,7 +75,7 @@ def _found_by_nvml(visible: str | None) -> tuple[Gpu, ...]:
     try:
         devices = _devices(importlib.import_module("pynvml"))
     except ImportError:
-        _log.info("no GPUs", reason="NVML is not asked: the package nvidia-ml-py is not installed")
+        _log.info("no GPUs", reason="the package nvidia-ml-py is not installed")
         return ()
     except Exception as error:
         _log.info("no GPUs", reason=f"NVML does not answer: {error}")
@@ -94,7 +94,7 @@ def _found_by_nvml(visible: str | None) -> tuple[Gpu, ...]:
 
 
 def _devices(nvml: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The uuid, name and memory of every GPU, in the order of their bus addresses."""
+    """Return UUID, name and memory of every GPU, in the order of their bus addresses."""
     nvml.nvmlInit()
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]

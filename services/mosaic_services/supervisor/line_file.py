@@ -1,7 +1,7 @@
-"""Cutting a growing file into batches of whole lines.
+"""Cuts a growing file into batches of whole lines.
 
-The same position of the same file always gives the same lines with the same numbers, however often it is read
-and whoever reads it: that is what lets a lost batch be sent again. What a `LineFile` remembers only saves it work.
+The same position of the same file always gives the same lines with the same numbers, so a lost batch can be resent.
+What a `LineFile` remembers only saves work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Limits:
     max_line: int = MAX_LINE_BYTES
     log_head: int = LOG_HEAD_BYTES
     log_tail: int = LOG_TAIL_BYTES
-    # How much of an endless line is looked through in one call.
+    # Bytes of an unfinished line that one call searches for its end.
     scan: int = 8 * MAX_LINE_BYTES
 
 
@@ -50,9 +50,9 @@ class LineFile:
         self._is_log = is_log
         self._limits = limits or Limits()
         self._fd: int | None = None
-        # Where there was nothing to cut: (start, size, until, ended). Asked the same again, the answer is the same.
+        # The last call that found nothing: (start, size, until, ended). The same call again finds nothing again.
         self._nothing: tuple[int, int, int | None, bool] | None = None
-        # The long line that starts at the first of these has no newline before the second.
+        # (start of a long line, offset up to which it has no newline).
         self._scanned = (-1, 0)
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class LineFile:
             self._fd = None
 
     def size(self) -> int:
-        """How many bytes the file has by now; 0 before it exists."""
+        """Return the size of the file; 0 before it exists."""
         if self._fd is None:
             try:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -71,10 +71,10 @@ class LineFile:
         return os.fstat(self._fd).st_size
 
     def cut(self, start: Position, *, ended: bool, until: int | None = None) -> Cut | None:
-        """Take the next whole lines from a position; None if there are none yet.
+        """Return the next whole lines from a position; None if there are none yet.
 
-        `ended` says that nobody writes any more: a last line without a newline then counts as a line.
-        `until` is a line's end that an earlier cut came to, and that this one does not pass.
+        With `ended`, nobody writes any more, and a last line without a newline counts as a line. The cut does not
+        pass `until`, the end of an earlier cut.
         """
         size = self.size()
         if start.offset >= size or (until is not None and start.offset >= until):
@@ -99,7 +99,7 @@ class LineFile:
         if len(data) > limits.max_line:
             end = self._end_of_long_line(start.offset, limit)
             if end is None and self._scanned[1] < limit:
-                return None  # There is more to look through the next time.
+                return None  # The next call searches on.
             if end is None and ended and not in_head:
                 end = limit
             if end is not None:
@@ -112,7 +112,7 @@ class LineFile:
         return None
 
     def _end_of_long_line(self, start: int, limit: int) -> int | None:
-        """The place after the newline of a long line; None if it has none so far, or not in what was looked through."""
+        """Return the offset after the newline of a long line; None if the part searched so far has none."""
         offset = start + self._limits.max_line
         if self._scanned[0] == start:
             offset = max(offset, self._scanned[1])
@@ -126,7 +126,7 @@ class LineFile:
         return None
 
     def _long_line(self, start: Position, end: int) -> Cut:
-        """Stand in for a line that is too long to carry."""
+        """Return a replacement for a line that is too long to carry."""
         length = end - start.offset
         if self._is_log:
             return _one_line(start, f"[a line of {length} bytes is left out here]", end)
@@ -135,7 +135,7 @@ class LineFile:
         return _one_line(start, json.dumps(stand_in), end)
 
     def _left_out(self, start: Position, size: int) -> Cut:
-        """Stand in for the middle of a log over its limit that has ended: its tail still follows."""
+        """Return a line that replaces the middle of a log that has ended; its tail follows."""
         tail = size - self._limits.log_tail
         newline = self._read(tail, self._limits.log_tail).find(b"\n")
         end = tail + newline + 1

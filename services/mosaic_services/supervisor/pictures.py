@@ -1,4 +1,4 @@
-"""Pictures for readers on other machines: encoded once for all of them, and only while somebody has asked."""
+"""Pictures, JPEGs of frames, for readers on other machines: encoded once for all, and only while somebody asks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LEASE_S", "Encoded", "Job", "Pictures"]
 
+# Seconds for which pictures are encoded after a reader has asked for them.
 LEASE_S = 5.0
-# A picture that stays the same is sent again, to those who asked meanwhile, at most so often.
+# Least seconds until the same picture is sent again, for readers who have asked since.
 _AGAIN_S = 1.0
 
 
 class Lease(NamedTuple):
-    """What somebody wants to see. Readers who want the same share it."""
+    """What a reader wants to see. Readers who want the same share a lease."""
 
     run: str
     stream: str | None
@@ -36,7 +37,7 @@ class Lease(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What is encoded once: a file's newest picture, in one size and quality."""
+    """What is encoded once: the newest frame of a file, in one size and quality."""
 
     path: str
     max_dim: int
@@ -45,18 +46,18 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One picture to encode, unless it has been."""
+    """One frame to encode, unless it was encoded last time."""
 
     kind: Kind
     key: AttemptKey
     handle: FrameHandle
-    # The file and number of the picture that was encoded last.
+    # Inode of the file and number of the frame that was encoded last.
     done: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What came of a job: a picture, or why there is none."""
+    """The result of a job: a picture, or an error."""
 
     job: Job
     handle: FrameHandle
@@ -86,7 +87,7 @@ class Pictures:
         self._readers: dict[str, FrameReader] = {}
 
     def watch(self, lease: Lease, now: float) -> str:
-        """Begin, or go on, to encode what is wanted; return the topic on which it comes."""
+        """Start or extend a lease; return the topic on which the pictures arrive."""
         self._leases[lease] = now + LEASE_S
         for kind in self._kinds(lease):
             if kind in self._sent:
@@ -95,7 +96,7 @@ class Pictures:
         return topics.picture(lease.run, lease.max_dim, lease.quality)
 
     def plan(self, now: float) -> list[Job]:
-        """What is to be encoded now; nothing once nobody has asked for a while."""
+        """Return the frames to encode now; none once every lease has run out."""
         self._leases = {lease: until for lease, until in self._leases.items() if until > now}
         if not self._leases:
             self.asked.clear()
@@ -104,7 +105,7 @@ class Pictures:
         return list(wanted.values())
 
     def take(self, encoded: Iterable[Encoded], now: float) -> list[tuple[str, FrameHandle, bytes]]:
-        """Note what was encoded; return what is to be published: that, and what somebody has not seen yet."""
+        """Note what was encoded; return what to publish: new pictures, and old ones that a new reader has not seen."""
         for each in encoded:
             if each.error:
                 self._frames.complain(each.job.key, each.job.handle.stream, each.error)
@@ -133,7 +134,7 @@ class Pictures:
     # ── in a thread ─────────────────────────────────────────────────────────────────────────────
 
     def encode(self, jobs: list[Job]) -> list[Encoded]:
-        """Encode the newest pictures, each file being read once."""
+        """Encode the newest frames; each file is read once."""
         paths = {job.kind.path for job in jobs}
         for path in set(self._readers) - paths:
             self._readers.pop(path).close()
@@ -144,7 +145,7 @@ class Pictures:
                 results += self._encode_file(path, mine)
             except FileNotFoundError:
                 continue  # The attempt has just ended.
-            except Exception as error:  # Whatever a worker wrote there, it is its own loss.
+            except Exception as error:  # A worker can write anything there.
                 if reader := self._readers.pop(path, None):
                     reader.close()
                 results.append(Encoded(mine[0], mine[0].handle, b"", None, str(error)))
@@ -170,7 +171,7 @@ class Pictures:
 
 
 def to_jpeg(frame: Frame, kind: Kind) -> bytes:
-    """Encode a picture, made smaller if it is larger than wanted."""
+    """Encode a frame as JPEG, scaled down to the wanted size."""
     from PIL import Image  # noqa: PLC0415 - start-up time
 
     image = Image.fromarray(frame.picture)
@@ -182,7 +183,7 @@ def to_jpeg(frame: Frame, kind: Kind) -> bytes:
 
 
 def _describe(handle: FrameHandle, frame: Frame, slots: int) -> FrameHandle:
-    """The handle of the very picture that was encoded."""
+    """Return the handle of the frame that was encoded, which may be newer than the one in `handle`."""
     figures = ("last_reward", "rolling_return", "step_rate_hz")
     known = {name: None if (value := getattr(frame, name)) != value else value for name in figures}
     return handle.model_copy(

@@ -188,9 +188,7 @@ def open_stdin() -> int:
     """
     os.mkfifo(layout.STDIN, 0o600)
     fifo = os.open(layout.STDIN, os.O_RDWR)
-    with contextlib.suppress(
-        OSError
-    ):  # Past the limit for one user, the pipe keeps its default size.
+    with contextlib.suppress(OSError):  # Past the limit for one user, the pipe keeps its default size.
         fcntl.fcntl(fifo, _F_SETPIPE_SZ, layout.STDIN_BYTES)
     return fifo
 

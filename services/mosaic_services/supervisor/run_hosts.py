@@ -1,4 +1,4 @@
-"""Run hosts as processes: starting one, hearing of its end, stopping it, sweeping up what a dead one left."""
+"""Run hosts as processes: start one, learn of its end, stop it, end what a dead one left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["open_end", "start", "stop", "sweep"]
 
 
 def start(folder: AttemptFolder, environ: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start the run host in a session of its own, and tell it the worker's environment; it outlives us."""
+    """Start a run host, which outlives the supervisor, and send it the worker's environment variables."""
     with (folder.path / HOST_ERRORS).open("ab") as errors:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", run_host.__file__, str(folder.path)],
@@ -39,24 +39,24 @@ def start(folder: AttemptFolder, environ: dict[str, str]) -> subprocess.Popen[by
 
 
 def open_end(host: dict[str, Any]) -> int | None:
-    """A descriptor that becomes readable when a run host ends; None if it has, or the system has no such thing."""
+    """Return a descriptor that becomes readable when a run host ends; None if it has ended or pidfds are missing."""
     try:
         end = os.pidfd_open(host["pid"])
     except (AttributeError, OSError):
         return None
-    if is_alive(host):  # Asked after it was opened: from then on the pid can be nobody else's.
+    if is_alive(host):  # Checked after opening: now the pid cannot be reused unnoticed.
         return end
     os.close(end)
     return None
 
 
 def stop(host: dict[str, Any]) -> None:
-    """SIGTERM the run host, which stops the worker."""
+    """Send SIGTERM to a run host, which stops its worker."""
     if is_alive(host):
         with contextlib.suppress(ProcessLookupError):
             os.kill(host["pid"], signal.SIGTERM)
 
 
 def sweep(folder: AttemptFolder) -> int:
-    """Kill every process that carries the attempt's mark; return how many there were."""
+    """Kill every process of an attempt; return how many there were."""
     return processes.sweep({folder.process_mark})

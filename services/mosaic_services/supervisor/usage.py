@@ -18,14 +18,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class UsageMeter:
-    """CPU and memory of process trees, from one pass over all processes."""
+    """Measures CPU and memory of process trees in one pass over all processes."""
 
     def __init__(self) -> None:
         self._cpu: dict[int, float] = {}
         self._measured_at = 0.0
 
     def measure(self, roots: dict[Any, int], now: float) -> dict[Any, Usage]:
-        """Usage of everything below each root pid, since the last call."""
+        """Return the usage of all descendants of each root pid; CPU since the last call."""
         if not roots:
             return {}
         parents: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""A wake-up call for a task that otherwise sleeps for a while."""
+"""An event that wakes a task before its time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["WakeUp"]
 
 
 class WakeUp:
-    """An event that one task waits for, with a deadline; it is clear again after each wait."""
+    """An event that one task waits for with a time-out; each wait clears it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Wake the task, now or when it next waits."""
+        """Wake the task, or let its next wait return at once."""
         self._event.set()
 
     async def wait(self, seconds: float, at_least: float = 0.0) -> None:
-        """Wait until set, but neither longer than `seconds` nor shorter than `at_least`."""
+        """Wait until the event is set, at least `at_least` and about `seconds` at most."""
         await asyncio.sleep(at_least)
         if seconds > 0 and not self._event.is_set():
             try:

@@ -1,4 +1,4 @@
-"""Notices what happens to the attempts of a host: first line, exit, death of a run host, everything stored."""
+"""Notices what happens to the attempts of a host: first line, exit, death of a run host, all lines stored."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ __all__ = ["Watcher"]
 
 _log = Logger()
 
-# However much happens, all attempts are looked at only so often.
+# Least seconds between two looks at all attempts.
 _WATCH_S = 0.02
-# While we are told of a run host's end, its attempt is looked at only so often.
+# Seconds between two looks at an attempt whose run host's end wakes us by a pidfd.
 _TOLD_S = 1.0
-# Otherwise an end is looked for at every look, the death of a run host, which costs more to find out, only so often.
+# Seconds between two checks whether a run host without a pidfd is alive, which cost more than other looks.
 _ALIVE_S = 0.25
 
 
 class Watcher:
-    """Looks at every attempt when something has happened, and else now and then; tells the machine what it saw."""
+    """Looks at every attempt when something has happened, and regularly; tells the machine what it saw."""
 
     def __init__(self, attempts: Attempts, bridge: Bridge) -> None:
-        # Set when the end of a stream is to be announced.
+        # Set when the end of a stream should be announced.
         self.tails_changed = WakeUp()
         self._attempts = attempts
         self._bridge = bridge
         self._troubled: set[AttemptKey] = set()
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Watch until cancelled."""
         while True:
             self._attempts.reap()
             soon = await self._look_at_all(time.monotonic())
@@ -57,16 +57,16 @@ class Watcher:
                 soon |= await self._look_at(key, tracked)
             except Exception:
                 soon = True
-                # A file that cannot be read or written stops this attempt's progress, not that of the others.
+                # A file that cannot be read or written holds up this attempt and no other.
                 if key not in self._troubled:
                     self._troubled.add(key)
                     _log.exception("cannot look after", attempt=str(key), folder=str(tracked.folder.path))
         return soon
 
     async def _look_at(self, key: AttemptKey, tracked: Tracked) -> bool:
-        """Notice what happened to an attempt; whether something may happen soon that nothing else would tell us."""
+        """Notice what happened to an attempt; return whether to look again soon because no event would wake us."""
         attempt = self._attempts.machine.attempts.get(key)
-        # One whose end is known is waited for: its checkpoint is sought, or what its run host left is swept up.
+        # An attempt whose end is known: its checkpoint is looked for, or its leftovers are killed.
         if attempt is None or attempt.ending is not None or attempt.lost is not None:
             return False
         if tracked.popen is not None and tracked.popen.returncode is not None:
@@ -83,7 +83,7 @@ class Watcher:
         if tracked.host is None:
             tracked.host = folder.host()
             if tracked.host is not None and (reason := folder.stop_reason()) is not None:
-                # A stop that came before the run host was up to hear it.
+                # The stop came before there was a run host to receive it.
                 await do(Stop(run=key.run, attempt=key.attempt, reason=reason))
         if tracked.host is not None and tracked.end is None:
             self._listen_for_end(tracked, run_hosts.open_end(tracked.host))
@@ -94,8 +94,8 @@ class Watcher:
             self._attempts.changed.set()
         if attempt.phase is not AttemptPhase.STARTING:
             tracked.look_at = time.monotonic() + _TOLD_S
-        # A run host writes the exit record last, over whatever is there: before it is gone, the record may be a file
-        # of the worker's own, and if it is gone and there is none, there never will be one.
+        # A run host writes the exit record last, over any file of that name. Before the run host is gone, the record
+        # may be a file of the worker's own; after that, a missing record stays missing.
         if not self._is_gone(tracked):
             return
         report = folder.exit()
@@ -124,12 +124,12 @@ class Watcher:
         if tracked.host is None:
             return tracked.popen is None and now >= tracked.start_deadline
         if tracked.end is not None or now - tracked.alive_at < _ALIVE_S:
-            return False  # While there is a descriptor that tells its end, it has not ended.
+            return False  # The pidfd would have told of its end.
         tracked.alive_at = now
         return not is_alive(tracked.host)
 
     async def _look_at_streams(self, key: AttemptKey, tracked: Tracked) -> bool:
-        """See whether all that an attempt wrote is stored; False if there is nobody who could say so."""
+        """Check whether every line of an attempt is stored; return False if there is no store to tell."""
         if self._attempts.streams_stored(key):
             await self._attempts.do(machine.StreamsStored(key))
             return True
