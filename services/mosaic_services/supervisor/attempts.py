@@ -1,4 +1,4 @@
-"""The attempts of a host: carries out what the machine decides about them."""
+"""The attempts of a host: carries out what the machine decides."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Tracked:
-    """One attempt with what the shell needs to look after it."""
+    """One attempt, with its streams, its environment and its run host."""
 
     def __init__(self, folder: AttemptFolder, placed: Place) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Tracked:
         self.start_deadline = 0.0
         self.host: dict[str, Any] | None = None
         self.alive_at = 0.0
-        # Readable when the run host ends; while there is one, there is no need to look every few milliseconds.
+        # A pidfd, readable when the run host ends. Without one, the watcher has to look every few milliseconds.
         self.end: int | None = None
         self.look_at = 0.0
         self.usage = Usage()
@@ -68,7 +68,7 @@ class Tracked:
 
 
 class Attempts:
-    """Looks after every attempt of this host, from its placement until nobody needs it any more."""
+    """Looks after every attempt of this host, from its placement until it is stored and forgotten."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Attempts:
         self.home = home
         self.machine = machine.Machine()
         self.tracked: dict[AttemptKey, Tracked] = {}
-        # Set when a phase has changed, when a stream begins or ends, and when something happened to an attempt.
+        # Wake the tasks that report, that carry lines and that watch.
         self.changed = WakeUp()
         self.streams_changed = WakeUp()
         self.stirred = WakeUp()
@@ -96,17 +96,17 @@ class Attempts:
         self._frames = frames
         self._spawn = spawn
         self._children: set[subprocess.Popen[bytes]] = set()
-        # Attempts that were to be stopped before they were placed: a placement that comes late is refused.
+        # Attempts that were stopped before they were placed; a placement that arrives late is refused.
         self._stopped_early: OrderedDict[AttemptKey, None] = OrderedDict()
 
     # ── what the scheduler wants ────────────────────────────────────────────────────────────────
 
     async def place(self, command: Place) -> bool:
-        """Take on an attempt; False if it is here already."""
+        """Take on an attempt; return False if it is here already."""
         key = machine.key_of(command)
         folder = AttemptFolder(self.home, key)
         await asyncio.to_thread(self._preparation.require_environments, command.spec)
-        # From here to the machine without a pause: the same attempt may be placed twice at the same time.
+        # No await from here to the machine: the same attempt may be placed twice at the same time.
         if key in self.tracked:
             return False
         if folder.exit() is not None or key in self._stopped_early:
@@ -128,7 +128,7 @@ class Attempts:
         return True
 
     async def stop(self, command: Stop) -> None:
-        """Stop an attempt, or see to it that it never starts."""
+        """Stop an attempt, or make sure that it never starts."""
         key = machine.key_of(command)
         if key not in self.tracked:
             self._stopped_early[key] = None
@@ -137,7 +137,7 @@ class Attempts:
         await self.do(command)
 
     async def forget(self, command: Forget) -> None:
-        """The scheduler has recorded how an attempt ended."""
+        """Note that the scheduler has recorded the end of an attempt."""
         key = machine.key_of(command)
         if self.is_ended(key):
             self.tracked[key].folder.mark("forgotten")
@@ -167,7 +167,7 @@ class Attempts:
             try:
                 await self._adopt(folder)
             except Exception:
-                # One unreadable folder must not keep the others from being looked after.
+                # One unreadable folder must not affect the other attempts.
                 _log.exception("cannot adopt", attempt=str(folder.key), folder=str(folder.path))
                 self.machine.attempts.pop(folder.key, None)
                 if (tracked := self.tracked.pop(folder.key, None)) is not None:
@@ -175,27 +175,27 @@ class Attempts:
         self._frames.sweep(each.folder.key for each in self.live())
 
     def reap(self) -> None:
-        """Collect run hosts that have ended: they are our children, even if nobody speaks of their attempt any more."""
+        """Reap run hosts that have ended, also those of attempts that were released."""
         self._children = {child for child in self._children if child.poll() is None}
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────
 
     def is_ended(self, key: AttemptKey) -> bool:
-        """Whether nothing of an attempt runs any more."""
+        """Whether an attempt has ended."""
         attempt = self.machine.attempts.get(key)
         return attempt is not None and attempt.phase is AttemptPhase.ENDED
 
     def live(self) -> list[Tracked]:
-        """Those that have not ended."""
+        """Return the attempts that have not ended."""
         return [each for key, each in self.tracked.items() if not self.is_ended(key)]
 
     def reports(self) -> list[AttemptReport]:
-        """Attempts, for the scheduler, but those of which it has recorded the end."""
+        """Report every attempt whose end the scheduler has not recorded."""
         known = self.machine.attempts
         return [self._report(key, each) for key, each in self.tracked.items() if not known[key].forgotten]
 
     def run_hosts(self) -> dict[AttemptKey, int]:
-        """The process of each run host."""
+        """Return the pid of each run host."""
         return {each.folder.key: each.host["pid"] for each in self.live() if each.host}
 
     # ── from placement to release ───────────────────────────────────────────────────────────────
@@ -213,7 +213,7 @@ class Attempts:
         self.streams_changed.set()
 
     async def _adopt(self, folder: AttemptFolder) -> None:
-        """Take over an attempt found on disk, wherever its life stands."""
+        """Take over an attempt that was found on disk, in whatever phase."""
         placed = folder.placed()
         if placed is None:
             folder.drop_note()
@@ -224,7 +224,9 @@ class Attempts:
         _log.info("adopted", attempt=str(key))
         self.machine.attempts[key] = attempt = machine.Attempt()
         report, host = None, folder.host()
-        if host is None or not is_alive(host):  # As in the watcher: until then, no record is believed.
+        if host is None or not is_alive(
+            host
+        ):  # Before that, the record may be a file of the worker's.
             report = folder.exit()
         if host is not None:
             self.tracked[key].host = host
@@ -267,7 +269,7 @@ class Attempts:
             self.streams_changed.set()
 
     def streams_stored(self, key: AttemptKey) -> bool:
-        """Close the streams of an attempt if all of them are stored whole."""
+        """Close the streams of an attempt if every line of them is stored."""
         tracked = self.tracked[key]
         if not all(stream.is_stored for stream in tracked.streams):
             return False
@@ -286,8 +288,8 @@ class Attempts:
         if streams:
             try:
                 AttemptFolder(self.home, key).keep_frames(streams)
-            except OSError as error:  # What the last picture was is then not known: no harm is done.
-                _log.warning("cannot record the last pictures", attempt=str(key), reason=str(error))
+            except OSError as error:  # Only the last frames are then unknown.
+                _log.warning("cannot record the last frames", attempt=str(key), reason=str(error))
 
     async def _obey(self, instruction: machine.Instruction) -> None:
         tracked = self.tracked[instruction.key]
@@ -299,7 +301,7 @@ class Attempts:
             case machine.SignalStop(key, reason):
                 try:
                     tracked.folder.ask_to_stop(reason)
-                except OSError as error:  # Such as a full disk, which the run may have filled: all the more.
+                except OSError as error:  # The disk may be full; the run is stopped all the same.
                     _log.warning("cannot record a stop", attempt=str(key), reason=str(error))
                 if (host := tracked.host or tracked.folder.host()) is not None:
                     run_hosts.stop(host)
@@ -310,7 +312,7 @@ class Attempts:
             case machine.RecordEnd(_, report):
                 try:
                     tracked.folder.end_without_start(report)
-                except OSError as error:  # The scheduler hears of it all the same.
+                except OSError as error:  # The scheduler still learns of it.
                     _log.warning("cannot record an end", attempt=str(instruction.key), reason=str(error))
             case machine.Release(key):
                 tracked.folder.drop_note()
@@ -332,10 +334,10 @@ class Attempts:
             await self.do(machine.Prepared(key))
 
     async def _start(self, tracked: Tracked) -> None:
-        tracked.start_deadline = math.inf  # While a template is asked, no run host is missing.
-        pictures = self._frames.make(tracked.folder.key)
-        if pictures is not None:
-            tracked.environ[FASTLANE_DIR] = pictures
+        tracked.start_deadline = math.inf  # The run host is not late while a template is asked.
+        frames = self._frames.make(tracked.folder.key)
+        if frames is not None:
+            tracked.environ[FASTLANE_DIR] = frames
         environment = tracked.environment
         warm = environment is not None and await self._templates.start(tracked.folder, environment, tracked.environ)
         tracked.start_deadline = time.monotonic() + _START_DEADLINE_S
@@ -346,7 +348,7 @@ class Attempts:
             tracked.popen = run_hosts.start(tracked.folder, tracked.environ)
         except OSError as error:
             _log.warning("cannot start a run host", attempt=str(tracked.folder.key), reason=str(error))
-            tracked.start_deadline = 0.0  # It will be found missing at once.
+            tracked.start_deadline = 0.0  # The watcher finds it missing at once.
             return
         self.cold_starts += 1
         self._children.add(tracked.popen)
@@ -361,7 +363,7 @@ class Attempts:
         try:
             if folder.can_resume():
                 found = await asyncio.to_thread(last_checkpoint, folder.journal, folder.path)
-        except (OSError, ValueError) as error:  # Then another attempt starts from the beginning.
+        except (OSError, ValueError) as error:  # The next attempt then starts from the beginning.
             _log.warning("cannot look for a checkpoint", attempt=str(key), reason=str(error))
         await self.do(machine.CheckpointSought(key, found))
 

@@ -24,11 +24,11 @@ __all__ = ["Bridge", "Stream"]
 
 _log = Logger()
 
-# Defaults: how far ahead of the store one stream may be, and how often journals are read. A batch costs everybody more
-# than a line does, and a wake-up takes time from a core that a training could use.
+# Defaults of the window of one stream and of the interval between reads. Each batch and each wake-up costs CPU time
+# that a training could use.
 _DEFAULTS = SupervisorSettings()
-# How far ahead of the store all streams together may be. ZeroMQ keeps 500 messages for a reader and drops the next;
-# this many batches of full size are well below that, however many workers write flat out at the same time.
+# Bytes by which all streams together may be ahead of the store. ZeroMQ queues 500 messages per subscriber and drops the
+# rest; this is well below 500 batches of full size.
 _ALL_WINDOWS_BYTES = 24 * 1024 * 1024
 # Batches of one stream before the next stream has its turn.
 _BATCHES_PER_TURN = 4

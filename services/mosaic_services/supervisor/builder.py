@@ -1,4 +1,4 @@
-"""Environments of a host: which there are, and building one in a process of its own."""
+"""The environments of a host: what is installed, and builds, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _log = Logger()
 Key = tuple[str, str]
 
 _LONGEST_LINE = 4 * 1024 * 1024
-# Somebody may edit a worker while it is built.
+# Builds in a row whose worker was edited meanwhile, before the attempt fails.
 _TRIES = 5
 
 
 class Broken(NamedTuple):
-    """A build that failed: which, why, and until when it is not tried again."""
+    """A failed build: its fingerprint, the error, and when it may be tried again."""
 
     fingerprint: str
     error: str
@@ -55,7 +55,7 @@ class Broken(NamedTuple):
 
 
 class BuildFailedError(Exception):
-    """An environment could not be built; the message says why, `is_of_the_worker` whether its own code is at fault."""
+    """An environment could not be built; `is_of_the_worker` says whether the worker's own code is at fault."""
 
     def __init__(self, message: str, *, is_of_the_worker: bool = False) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class BuildFailedError(Exception):
 
 
 class Builder:
-    """Knows the environments of this host and builds what is missing, each once at a time."""
+    """Knows the environments of this host and builds missing ones, each once at a time."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Builder:
         self._broken: dict[Key, Broken] = {}
 
     def scan(self) -> None:
-        """Look at the disk again: recipes come and go, and somebody else may have built an environment."""
+        """Read recipes and environments from disk again."""
         found, unusable = {}, {}
         for recipe in find_recipes(self._home):
             for profile in recipe.profiles:
@@ -91,14 +91,14 @@ class Builder:
                     found[recipe.worker, profile] = status(recipe, profile)
                 except (EnvironmentsError, OSError) as error:
                     unusable[recipe.worker, profile] = str(error)
-                except Exception as error:  # Whatever is the matter with one worker, the others are there.
+                except Exception as error:  # One broken worker must not hide the others.
                     unusable[recipe.worker, profile] = repr(error)
                     if (recipe.worker, profile) not in self._unusable:
-                        _log.exception("cannot look at a worker", worker=recipe.worker, profile=profile)
+                        _log.exception("cannot read a worker", worker=recipe.worker, profile=profile)
         self._environments, self._unusable = found, unusable
 
     def statuses(self) -> list[EnvironmentStatus]:
-        """Every profile of every worker known here."""
+        """Return the status of every profile of every worker."""
         usable = [self._status(key, environment) for key, environment in self._environments.items()]
         return usable + [
             EnvironmentStatus(worker=worker, profile=profile, status="broken", detail=why)
@@ -106,7 +106,7 @@ class Builder:
         ]
 
     def fingerprints(self) -> dict[Key, str]:
-        """What each environment is named by at the moment, built or not."""
+        """Return the current fingerprint of each environment, built or not."""
         return {key: environment.fingerprint for key, environment in self._environments.items()}
 
     def _status(self, key: Key, environment: Environment) -> EnvironmentStatus:
@@ -123,11 +123,11 @@ class Builder:
         return EnvironmentStatus(worker=worker, profile=profile, status="available")
 
     def progress(self, worker: str, profile: str) -> BuildProgress | None:
-        """How far a build is; None if there is none."""
+        """Return the progress of a build; None if none runs."""
         return self._progress.get((worker, profile)) if (worker, profile) in self._builds else None
 
     def get(self, worker: str, profile: str) -> Environment:
-        """The environment as the disk has it now; refused if there is no such worker or profile."""
+        """Return an environment as it is on disk; refuse an unknown worker or profile."""
         try:
             return status(recipe_for(worker, self._home), profile)
         except UnknownProfileError as error:
@@ -138,7 +138,7 @@ class Builder:
             raise CommandRefusedError(RefusalCode.UNKNOWN_WORKER, str(error), RefusalDetails(value=worker)) from None
 
     def describe(self, worker: str, profile: str) -> Description:
-        """What an installed worker says of itself."""
+        """Return the description that an installed worker gives of itself."""
         environment = self.get(worker, profile)
         found = environment.description
         if environment.status != "installed" or found is None:
@@ -159,7 +159,7 @@ class Builder:
         )
 
     async def ensure(self, worker: str, profile: str) -> Environment:
-        """Return the environment, building it first if need be; raise `BuildFailedError`."""
+        """Return an environment, built first if it is missing; raise `BuildFailedError`."""
         key = (worker, profile)
         for _ in range(_TRIES):
             environment = await asyncio.to_thread(self.get, worker, profile)
@@ -196,7 +196,7 @@ class Builder:
                 except (ValueError, RecursionError):
                     said = None
                 if not isinstance(said, dict):
-                    continue  # Not ours: something in the build printed it.
+                    continue  # Printed by something that the build runs.
                 percent = max(percent, said.get("percent", 0.0))
                 error = str(said.get("error", "" if said.get("done") else error))
                 is_of_the_worker = bool(said.get("is_of_the_worker"))
@@ -217,7 +217,7 @@ class Builder:
                     os.killpg(process.pid, signal.SIGTERM)
                 await process.wait()
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # What a killed build left running.
+                os.killpg(process.pid, signal.SIGKILL)  # Processes that a killed build left.
             self._progress.pop(key, None)
         if error:
             earlier = self._broken.get(key)
@@ -229,7 +229,7 @@ class Builder:
             raise BuildFailedError(reason, is_of_the_worker=is_of_the_worker)
 
     async def close(self) -> None:
-        """Give up the builds that run."""
+        """Cancel all builds."""
         builds = list(self._builds.values())
         for build in builds:
             build.cancel()

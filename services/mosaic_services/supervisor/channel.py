@@ -1,4 +1,4 @@
-"""The channel to an interactive attempt: whole lines into the FIFO that is its worker's stdin, without ever waiting."""
+"""The channel to an interactive attempt: writes whole lines into the FIFO that is its worker's stdin; never blocks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _F_GETPIPE_SZ = 1032
 
 
 class ChannelClosedError(Exception):
-    """There is no FIFO, or nobody has it open."""
+    """There is no FIFO, or no process has it open for reading."""
 
 
 class ChannelFullError(Exception):
-    """There is no room for the line."""
+    """The FIFO has no room for the line."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} bytes wait to be read")
@@ -35,13 +35,13 @@ class ChannelFullError(Exception):
 def tell(fifo: Path, line: bytes) -> None:
     """Write a line, which ends in a newline, whole or not at all."""
     try:
-        # A worker can put anything in its folder: a link is not followed, and opening never waits.
+        # The worker can put anything in its folder, so do not follow links, and do not block.
         pipe = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         raise ChannelClosedError(error.strerror) from None
     try:
         if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
-            raise ChannelClosedError("it is no pipe")
+            raise ChannelClosedError("not a FIFO")
         waiting = _waiting(pipe)
         if len(line) > select.PIPE_BUF and not _has_room(len(line), waiting, fcntl.fcntl(pipe, _F_GETPIPE_SZ)):
             raise ChannelFullError(waiting)
@@ -58,17 +58,17 @@ def tell(fifo: Path, line: bytes) -> None:
 
 
 def _waiting(pipe: int) -> int:
-    """How many bytes have not been read yet."""
+    """Return the number of bytes that wait to be read."""
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]
 
 
 def _has_room(length: int, waiting: int, capacity: int) -> bool:
-    """Whether a line longer than PIPE_BUF is sure to fit: a pipe with less room would take a part of it.
+    """Whether a line longer than PIPE_BUF is sure to fit; otherwise the pipe might take only part of it.
 
-    A pipe is made of pages. Linux adds to the last page what fits there, so any two neighbours hold more than one page
-    of bytes together, the first aside, of which some may have been read.
+    A pipe is a list of pages. Linux appends to the last page if the data fits, so two neighbouring pages always hold
+    more than one page of data, except that the reader may have consumed part of the first.
     """
     used = 2 * (waiting // _PAGE) + 3 if waiting else 0
     return used + -(-length // _PAGE) <= capacity // _PAGE

@@ -1,4 +1,4 @@
-"""Watches the journals of interactive attempts, by inotify: what their workers answer is carried at once."""
+"""Watches the journals of interactive attempts by inotify, so that replies are published at once."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _log = Logger()
 _IN_MODIFY = 0x02
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 64 * 1024
-# Least time between two looks, so that a worker that writes without end costs little more than others do.
+# Least seconds between two looks, so that a worker that writes without pause costs little more than others.
 _GAP_S = 0.002
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class JournalWatch:
-    """Calls back when a journal has grown. Without inotify it never does: journals are looked at in turn anyway."""
+    """Calls back when a journal has grown. Without inotify, replies wait for the bridge's next turn."""
 
     def __init__(self, grew: Callable[[StreamId, float], None]) -> None:
         self._grew = grew
@@ -53,7 +53,7 @@ class JournalWatch:
             self._watches[watch] = stream
 
     def forget(self, stream: StreamId) -> None:
-        """Watch a journal no longer."""
+        """Stop watching a journal."""
         for watch in [each for each, watched in self._watches.items() if watched == stream]:
             del self._watches[watch]
             _libc.inotify_rm_watch(self._inotify, watch)

@@ -1,4 +1,4 @@
-"""What the supervisor decides, as a pure state machine: stimuli in, instructions out; no clock, no process, no file."""
+"""The supervisor's state machine: stimuli in, instructions out; no clock, no process, no file."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Its environment is there."""
+    """Its environments are built."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareFailed:
-    """Its environment could not be built."""
+    """An environment could not be built."""
 
     key: AttemptKey
     reason: str
@@ -53,14 +53,14 @@ class PrepareFailed:
 
 @dataclass(frozen=True, slots=True)
 class JournalGrew:
-    """Its worker wrote its first line."""
+    """Its worker has written the first line."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """Its run host recorded how it ended."""
+    """Its run host has recorded how it ended."""
 
     key: AttemptKey
     report: ExitReport
@@ -68,7 +68,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class RunHostGone:
-    """Its run host died without recording anything, or could not be started."""
+    """Its run host died without an exit record, or could not be started."""
 
     key: AttemptKey
     reason: str
@@ -76,14 +76,14 @@ class RunHostGone:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Nothing is left of what a dead run host was to watch over."""
+    """All processes that a dead run host left behind are gone."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSought:
-    """Its journal was searched for the last checkpoint from which another attempt could go on."""
+    """Its journal was searched for a checkpoint from which the next attempt can resume."""
 
     key: AttemptKey
     checkpoint: Checkpoint | None
@@ -111,12 +111,12 @@ Stimulus = (
 )
 
 
-# ── instructions: what to do about it ────────────────────────────────────────────────────────────────
+# ── instructions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """See that the environment is there."""
+    """Build the environments that are missing, and write the attempt's files."""
 
     key: AttemptKey
 
@@ -138,21 +138,21 @@ class SignalStop:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Kill whatever a dead run host left behind."""
+    """Kill all processes that a dead run host left behind."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint:
-    """Find from where another attempt could go on."""
+    """Find the checkpoint from which the next attempt can resume."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class RecordEnd:
-    """Write down an end that no run host has written."""
+    """Write the exit record that no run host has written."""
 
     key: AttemptKey
     report: ExitReport
@@ -160,7 +160,7 @@ class RecordEnd:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Nobody needs this attempt any more: stop tracking it."""
+    """Stop tracking the attempt."""
 
     key: AttemptKey
 
@@ -170,13 +170,13 @@ Instruction = Prepare | Start | SignalStop | Sweep | FindCheckpoint | RecordEnd 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt as the machine sees it."""
+    """One attempt."""
 
     phase: AttemptPhase = AttemptPhase.PREPARING
     exit: ExitReport | None = None
-    # Why its run host is gone, while what it left is being swept up: only then has it ended.
+    # Why its run host is gone. Set until its processes are swept; only then the attempt has ended.
     lost: str | None = None
-    # How it ended, while its last checkpoint is looked for; and whether that is for us to write down.
+    # How it ended, while its last checkpoint is looked for; and whether the exit record is still to be written.
     ending: ExitReport | None = None
     unrecorded: bool = False
     forgotten: bool = False
@@ -190,7 +190,7 @@ class Machine:
         self.attempts: dict[AttemptKey, Attempt] = {}
 
     def handle(self, stimulus: Stimulus, now: float) -> list[Instruction]:
-        """Take in what happened, or is to happen, and say what to do; `now` is the time of day."""
+        """Take in a stimulus and return what to do; `now` is the wall-clock time."""
         key = key_of(stimulus)
         if isinstance(stimulus, Place):
             if key in self.attempts:
@@ -203,7 +203,7 @@ class Machine:
         if isinstance(stimulus, StreamsStored | Forget):
             return self._let_go(key, attempt, stimulus)
         if attempt.phase is AttemptPhase.ENDED:
-            return []  # An end is an end: whatever comes late changes nothing.
+            return []  # Late stimuli do not change an end.
         return self._advance(key, attempt, stimulus, now)
 
     def _advance(self, key: AttemptKey, attempt: Attempt, stimulus: Stimulus, now: float) -> list[Instruction]:
@@ -246,7 +246,7 @@ class Machine:
     def _conclude(
         self, key: AttemptKey, attempt: Attempt, report: ExitReport, *, record: bool = False
     ) -> list[Instruction]:
-        """Nothing of it runs any more: a success is an end at once, for all else there may be a next attempt."""
+        """All its processes are gone. A success ends at once; otherwise look for a checkpoint for the next attempt."""
         if report.code == 0 and report.category is None and not report.stopped:
             return self._end(key, attempt, report, record=record)
         attempt.ending, attempt.unrecorded = _in_phase(report, attempt.phase), record
@@ -258,7 +258,7 @@ class Machine:
         return [*([RecordEnd(key, report)] if record else []), *self._released(key, attempt)]
 
     def _let_go(self, key: AttemptKey, attempt: Attempt, stimulus: StreamsStored | Forget) -> list[Instruction]:
-        # An attempt that was found on disk may be known to be forgotten while its end is still looked into.
+        # An adopted attempt may be marked as forgotten while its checkpoint is still looked for.
         if attempt.phase is not AttemptPhase.ENDED and attempt.ending is None:
             return []
         if isinstance(stimulus, Forget):
@@ -275,12 +275,12 @@ class Machine:
 
 
 def key_of(stimulus: Stimulus) -> AttemptKey:
-    """Which attempt it is about."""
+    """Return the attempt that a stimulus is about."""
     if isinstance(stimulus, Place | Stop | Forget):
         return AttemptKey(stimulus.run, stimulus.attempt)
     return stimulus.key
 
 
 def _in_phase(report: ExitReport, phase: AttemptPhase) -> ExitReport:
-    """Say how far it had come, unless an earlier supervisor has said so."""
+    """Add the phase in which it ended, unless an earlier supervisor has recorded it."""
     return report if report.phase is not None else report.model_copy(update={"phase": phase})

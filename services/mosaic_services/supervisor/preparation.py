@@ -1,4 +1,4 @@
-"""What an attempt needs before it can start: its environments, its GPUs, its variables and its files."""
+"""Prepares attempts: environments, GPUs, environment variables, and the files for worker and run host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Preparation:
             self._builder.get(worker, profile)
 
     def require_gpus(self, gpus: Iterable[str]) -> None:
-        """Refuse what was decided by an older inventory, for the moment: the scheduler will have the new one soon."""
+        """Refuse GPUs that this host does not have; the scheduler may still use an older inventory."""
         missing = [each for each in gpus if each not in self._gpus]
         if missing:
             there = ", ".join(sorted(self._gpus)) or "none"
@@ -42,14 +42,14 @@ class Preparation:
             raise CommandRefusedError(RefusalCode.HOST_UNAVAILABLE, why)
 
     def progress(self, spec: RunSpec) -> str:
-        """How far the build is that a run waits for; empty if there is none."""
+        """Describe the progress of the build that a run waits for; empty if there is none."""
         builds = (self._builder.progress(*each) for each in _environments_of(spec))
         return next((f"{each.step} {each.percent:.0f} %" for each in builds if each is not None), "")
 
     async def prepare(self, folder: AttemptFolder, placed: Place) -> tuple[Environment, dict[str, str]]:
         """Build what is missing and write what worker and run host are given; return environment and variables."""
         spec = placed.spec
-        self.require_gpus(placed.gpus)  # Since it was placed, a supervisor with fewer may have been started.
+        self.require_gpus(placed.gpus)  # The supervisor may have been restarted with fewer GPUs.
         environment, *used = [await self._builder.ensure(*each) for each in _environments_of(spec)]
         threads = max(1, int(spec.resources.cpus))
         environ = {

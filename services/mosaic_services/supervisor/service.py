@@ -1,4 +1,4 @@
-"""The supervisor's shell: carries out what its machine decides, and tells the bus what happens on this host."""
+"""The supervisor as a service: answers commands and reports on the bus what happens on this host."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _log = Logger()
 
 _SCAN_S = 5.0
 _ENDING_S = 0.02
-# At the end of the supervisor: how long to wait for the last lines to be stored.
+# Seconds that a supervisor that ends waits for the last lines to be stored.
 _FLUSH_S = 5.0
 
 
@@ -107,15 +107,15 @@ class SupervisorService(Service):
         self.handle(WatchFrames, self._on_watch_frames)
 
     async def start(self) -> None:
-        """Adopt what an earlier supervisor left, then work."""
+        """Adopt the attempts of an earlier supervisor, then start all tasks."""
         await asyncio.to_thread(self.builder.scan)
         heard = self.bus.subscribe(topics.STORED)
         await self.bus.synced()
-        # To get here may have taken a while. Until the store has had time to speak, it is not taken to be away: what
-        # is adopted would be carried once more from the beginning.
+        # Connecting may have taken a while. Give the store time to report before it counts as away; otherwise adopted
+        # streams would be published again from the beginning.
         self.bridge.store_heard(time.monotonic(), storing=True)
         await self.attempts.adopt_all()
-        # Our parent's death (see `mosaic up`): the runs are worth more than the terminal they were started from.
+        # Sent when `mosaic up` dies: the runs go on.
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._end_without_runs)
         self.spawn(self._listen(heard), "listen")
         self.spawn(self._pump(), "pump")
@@ -128,13 +128,13 @@ class SupervisorService(Service):
         self.spawn(self._scan(), "scan")
 
     async def finish(self) -> None:
-        """Stop every attempt, unless told to leave them; see that what they wrote is stored."""
+        """Stop every attempt, unless detached, and wait until their lines are stored."""
         await self.builder.close()
         await self.templates.close()
         if self.detached or self._failure is not None:
-            # A supervisor that fails does not take the runs with it: the next one adopts them.
+            # A supervisor that fails leaves its runs for the next one to adopt.
             return
-        # Said before anything ends, so that the scheduler does not fill the room that becomes free.
+        # Announce the end first, so that the scheduler places nothing more here.
         self.bus.publish(topics.host_state(self.host), self._host_state())
         live = self.attempts.live()
         deadline = time.monotonic() + max((each.spec.grace_s for each in live), default=0) + 10
@@ -147,11 +147,11 @@ class SupervisorService(Service):
         deadline = time.monotonic() + _FLUSH_S
         while time.monotonic() < deadline and self.bridge.streams and self.bridge.store_is_alive(time.monotonic()):
             await asyncio.sleep(_ENDING_S)
-        # Once more, so that the scheduler has heard how everything ended.
+        # A last report, so that the scheduler knows how every attempt ended.
         self.bus.publish(topics.host_state(self.host), self._host_state())
 
     def counters(self) -> dict[str, int | float]:
-        """What the bridge carried, and how much work there is."""
+        """Return counters of the bridge, attempts, templates and frames."""
         carried: dict[str, int | float] = {f"bridge_{name}": count for name, count in self.bridge.counters.items()}
         return {
             **carried,
@@ -220,12 +220,12 @@ class SupervisorService(Service):
 
     async def _on_watch_frames(self, command: WatchFrames) -> WatchFramesResult:
         if self.frames.rings(command.run) is None:
-            said = f"{self.host} has no run {command.run} that could have pictures"
+            said = f"{self.host} has no run {command.run} with frames"
             raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, RefusalDetails(value=command.run))
         lease = Lease(command.run, command.stream, command.max_dim, command.quality)
         return WatchFramesResult(topic=self.pictures.watch(lease, time.monotonic()), lease_s=pictures.LEASE_S)
 
-    # ── telling and hearing ─────────────────────────────────────────────────────────────────────
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
     def _publish(self, topic: str, body: Model, buffers: Iterable[bytes]) -> bool:
         return self.bus.publish(topic, body, buffers)
@@ -289,7 +289,7 @@ class SupervisorService(Service):
             now = time.monotonic()
             for topic, handle, picture in self.pictures.take(encoded, now):
                 self.bus.publish(topic, handle, (picture,))
-            # A host is there for its runs: pictures get at most half a processor.
+            # Encoding may use at most half a core: the host is there for its runs.
             await asyncio.sleep(max(1 / self._tuning.pictures_per_second - (now - begun), now - begun))
 
     async def _scan(self) -> None:

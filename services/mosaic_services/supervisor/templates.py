@@ -1,8 +1,8 @@
-"""Templates of a host: preloaded processes, one for each environment that wants one, from which run hosts are forked.
+"""Templates of a host: processes that have imported a worker's libraries, from which run hosts are forked.
 
-The first run of an environment is spawned, and has a template started beside it; later ones are forked from that. In
-doubt a run is spawned: a template is a short cut, and nothing depends on it. That both happen for one attempt does no
-harm, since a run host that finds another at work, or its traces, ends at once (see `run_host.main`).
+The first run of an environment is spawned, and a template is started beside it; later runs are forked from the
+template. If a template does not work, runs are spawned as before. Should an attempt be both forked and spawned, the
+second run host finds the lock of the first and exits (see `run_host.main`).
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _log = Logger()
 
 Key = tuple[str, str]
 
-# Importing a large library from a cold disk takes its time; an import that hangs takes for ever.
+# Seconds that imports may take; a large library on a cold disk is slow.
 _IMPORT_S = 300.0
-# A fork takes milliseconds. Whoever does not answer is stuck, and the run is not to wait for it.
+# Seconds to wait for a fork, which takes milliseconds; then the run is spawned.
 _ANSWER_S = 2.0
-# A template holds some hundred megabytes: one that nobody uses is ended.
+# Seconds after which an unused template, which holds hundreds of megabytes, is ended.
 _UNUSED_S = 600.0
-# One that was of no use is not tried again for a while, since each try costs what it was to save.
+# Seconds before another try after a template that served no run: each try costs what it was to save.
 _PAUSE_S = 600.0
-# What processes can write their command line and mark into (`mosaic_worker.process_title`).
+# Bytes reserved in the template's command line and mark, for its forks to overwrite (`mosaic_worker.process_title`).
 _ROOM = 1024
-# Set for each attempt, and read by libraries when they are first used, not when they are imported.
+# Variables that differ between attempts. Libraries read them when they are first used, not when they are imported.
 _READ_LATE = ("MOSAIC_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 class TemplateError(Exception):
-    """A template cannot, or does not, start a run; the message says why."""
+    """A template could not start a run; the message says why."""
 
 
 class Template:
-    """One preloaded process, and the socket on which it is asked."""
+    """One template process and the socket to it."""
 
     def __init__(self, environment: Environment, environ: Mapping[str, str], runs: Path, now: float) -> None:
-        """Start one for runs with the variables of this one."""
+        """Start a template for runs with the same variables as `environ`."""
         self.fingerprint = environment.fingerprint
         self.ready = False
         self.served = 0
@@ -72,7 +72,7 @@ class Template:
         self._socket, theirs = socket.socketpair()
         room = f"{runs}{'/' * _ROOM}"
         with theirs:
-            # From this thread, which lives as long as we do: its end is what the kernel tells the template of.
+            # From the main thread: PDEATHSIG fires when the thread that started a process ends.
             self.process = subprocess.Popen(
                 [str(environment.python), "-m", "mosaic_worker.template", str(theirs.fileno()), room],
                 stdin=subprocess.DEVNULL,
@@ -84,19 +84,19 @@ class Template:
             )
 
     async def preload(self) -> None:
-        """Wait until everything is imported; raise `TemplateError` if that cannot be."""
+        """Wait until everything is imported; raise `TemplateError` if that fails."""
         answer = await self._ask(self._wanted, _IMPORT_S)
         if "ready" not in answer:
             raise TemplateError(str(answer.get("error", answer)))
         self.ready = True
 
     def serves(self, environ: Mapping[str, str]) -> bool:
-        """Whether a run with these variables can be forked from it: libraries have read their own already."""
+        """Whether a run with these variables can be forked: libraries have read theirs when they were imported."""
         names = {name for name in {*environ, *self._environ} if not name.startswith(_READ_LATE)}
         return all(environ.get(name) == self._environ.get(name) for name in names)
 
     async def fork(self, folder: AttemptFolder, environ: Mapping[str, str]) -> None:
-        """Have it fork the run host of an attempt; raise `TemplateError` if it does not."""
+        """Fork the run host of an attempt; raise `TemplateError` if that fails."""
         async with self._turn:
             answer = await self._ask({"folder": str(folder.path), "environ": environ}, _ANSWER_S)
         if "pid" not in answer:
@@ -120,7 +120,7 @@ class Template:
         return answer
 
     def kill(self) -> None:
-        """End it; what was forked from it goes on."""
+        """Kill the template; runs that were forked from it go on."""
         self.process.kill()
         if self._streams is None:
             self._socket.close()
@@ -129,7 +129,7 @@ class Template:
 
 
 class Pause(NamedTuple):
-    """A template that was of no use: which, and until when there is not to be another."""
+    """A template that served no run: its fingerprint, and when the next may be started."""
 
     fingerprint: str
     until: float
@@ -150,7 +150,7 @@ class Templates:
         return len(self._templates)
 
     async def start(self, folder: AttemptFolder, environment: Environment, environ: Mapping[str, str]) -> bool:
-        """Start the run host of an attempt from a template; False if it is to be spawned."""
+        """Fork the run host of an attempt; return False if it has to be spawned."""
         if environment.warm is None:
             return False
         key = (environment.recipe.worker, environment.profile)
@@ -174,7 +174,7 @@ class Templates:
         return True
 
     def tidy(self, fingerprints: Mapping[Key, str], now: float) -> None:
-        """End templates that nobody uses, and those whose environment has changed since."""
+        """End templates that are unused or whose environment has changed."""
         self._ending = [process for process in self._ending if process.poll() is None]
         for key, template in list(self._templates.items()):
             if template.process.poll() is not None and template.ready:
@@ -183,7 +183,7 @@ class Templates:
                 self._end(key, template)
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all templates."""
         self._closed = True
         for key, template in list(self._templates.items()):
             self._end(key, template)
