@@ -279,7 +279,7 @@ def test_what_is_edited_while_it_is_built_never_stands_under_the_name_of_somethi
     assert built.status == "installed"
     assert built.site == status(read_recipe(worker), "default").site
     assert "EDITED = 2" in (built.site / "stress_worker" / "cli.py").read_text()
-    assert len([step for step in told if "beginning again" in step]) == 2
+    assert len([step for step in told if "starting again" in step]) == 2
     source.write_text(before)
     assert status(read_recipe(worker), "default") == first
     assert first.status == "available", "what was there before was never built"

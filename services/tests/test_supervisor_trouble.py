@@ -99,7 +99,7 @@ def test_nothing_that_a_worker_writes_ends_the_supervisor(own_host: Host):
     host.start("supervisor")
     # Nobody knows its run host any more: it is swept up like one that is gone.
     assert host.wait_ended(adopted).exit.category == "infrastructure"
-    assert host.stack.log("supervisor").count("not as we write it") >= 3
+    assert host.stack.log("supervisor").count("invalid file in the folder of an attempt") >= 3
 
 
 @pytest.mark.slow

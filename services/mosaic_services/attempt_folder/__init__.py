@@ -1,4 +1,4 @@
-"""The folder of one attempt, shared by supervisor, run host and command line: see `layout` for the files in it."""
+"""The folder of one attempt, shared by supervisor, run host and command line. `layout` lists its files."""
 
 from mosaic_services.attempt_folder.folder import AttemptFolder, AttemptKey
 

@@ -1,4 +1,4 @@
-"""How an attempt ended, in words: from what its run host recorded, its last event and the end of its log."""
+"""Explains how an attempt ended, from its exit record, its last event and the end of its log."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explain", "last_lines"]
 
+# Bounds of what a report quotes: lines of the log, bytes searched for them, characters of one line.
 _LOG_LINES_REPORTED = 20
 _TAIL_BYTES = 64 * 1024
 _LONGEST_REASON = 500
@@ -24,7 +25,7 @@ _EXIT_NOT_STARTED = 127
 
 
 def explain(report: ExitReport, stop_reason: str | None, journal: Path, log: Path) -> ExitReport:
-    """Add the reason in words, the failure category and the end of the log to what a run host recorded."""
+    """Add the reason, the failure category and the last lines of the log to an exit record."""
     if report.limit is not None:
         return report.model_copy(update={"category": FailureCategory.APPLICATION, "last_lines": _end_of(log)})
     if report.reason:
@@ -68,11 +69,11 @@ def _end_of(log: Path) -> list[str]:
 
 
 def last_lines(path: Path) -> list[str]:
-    """The lines in the last 64 KiB of a file; none if there is no such file."""
+    """Return the lines in the last 64 KiB of a file; none if there is no such file."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            # Not splitlines(): it also splits at characters that may stand inside a line of JSON.
+            # Not splitlines(), which also splits at characters that JSON allows inside a string.
             text = file.read(_TAIL_BYTES).decode("utf-8", "replace").removesuffix("\n")
             return text.split("\n") if text else []
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The folder of one attempt: everything that must survive the supervisor is a file in it."""
+"""The folder of one attempt. Everything that must survive the supervisor is a file in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["AttemptFolder", "AttemptKey"]
 
 _log = Logger()
 
-# Free space that an attempt needs to begin; before its worker starts, a few kilobytes are written.
+# Free bytes that a disk must have for an attempt to begin. Its own files take a few kilobytes.
 _ROOM_BYTES = 1024 * 1024
 _DEFAULT_GRACE_S = 30.0
 
@@ -35,7 +35,7 @@ Shape = TypeVar("Shape", bound=Model)
 
 
 class _RunHost(Model):
-    """What of `host.json` is used here."""
+    """The fields of `host.json` that are read here."""
 
     pid: int = Field(gt=0, lt=2**31)
     start_time: int
@@ -45,20 +45,20 @@ class _RunHost(Model):
 
 
 class _Order(Model):
-    """What of `attempt.json` is used here."""
+    """The fields of `attempt.json` that are read here."""
 
     can_resume: bool = False
 
 
 class _StopNote(Model):
-    """What stands in `stop.json`."""
+    """The content of `stop.json`."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class AttemptKey:
-    """Names one attempt of one run."""
+    """Identifies one attempt of one run."""
 
     run: str
     attempt: int
@@ -68,25 +68,25 @@ class AttemptKey:
 
 
 class AttemptFolder:
-    """`<home>/runs/<run>/<attempt>/`, and the note in `<home>/active/` that says it is not done with yet."""
+    """`<home>/runs/<run>/<attempt>/`, and the file in `<home>/active/` that marks the attempt as unfinished."""
 
     def __init__(self, home: StackHome, key: AttemptKey) -> None:
         self.key = key
         self.path = home.runs / key.run / str(key.attempt)
         self._note = home.path / "active" / str(key)
         self._stop_reason: str | None = None
-        # Of files that are not as we write them.
+        # Files that were reported as invalid.
         self._first_time = FirstTime()
 
     @classmethod
     def active(cls, home: StackHome) -> list[AttemptFolder]:
-        """All attempts of this home that are not done with: running, unreported, or not yet stored whole."""
+        """Return the unfinished attempts of a home: running, not yet reported, or not yet stored."""
         notes = sorted(note for note in (home.path / "active").glob("*.*") if note.suffix[1:].isdecimal())
         return [cls(home, AttemptKey(note.stem, int(note.suffix[1:]))) for note in notes]
 
     @classmethod
     def last_of(cls, home: StackHome, run: str) -> AttemptFolder | None:
-        """The newest attempt of a run that was on this host."""
+        """Return the newest attempt of a run on this host."""
         try:
             numbers = [int(each.name) for each in (home.runs / run).iterdir() if each.name.isdecimal()]
         except (FileNotFoundError, NotADirectoryError):
@@ -95,43 +95,43 @@ class AttemptFolder:
 
     @property
     def process_mark(self) -> str:
-        """What each process of the attempt carries in its environment, as `MOSAIC_ATTEMPT_MARK`."""
+        """The value of `MOSAIC_ATTEMPT_MARK` in the environment of each process of the attempt."""
         return str(self.path)
 
     @property
     def journal(self) -> Path:
-        """What the worker writes to stdout."""
+        """The worker's stdout."""
         return self.path / layout.JOURNAL
 
     @property
     def stdin(self) -> Path:
-        """The FIFO that an interactive worker reads, while its run host is there."""
+        """The FIFO that an interactive worker reads; exists while its run host does."""
         return self.path / layout.STDIN
 
     @property
     def log(self) -> Path:
-        """What the worker and its libraries write to stderr."""
+        """The stderr of the worker and its libraries."""
         return self.path / layout.LOG
 
     def place(self, command: Place) -> None:
-        """Make the folder; from here on a restarted supervisor knows of the attempt."""
+        """Make the folder. From now on a restarted supervisor finds the attempt."""
         self.path.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self.path).free < _ROOM_BYTES:
-            # Better not begun, and tried again later, than failed half-way.
+            # Refuse the attempt now rather than fail half-way.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._note.parent.mkdir(exist_ok=True)
         write_json(str(self.path / layout.PLACED), command.model_dump(mode="json"))
         self._note.touch()
 
     def placed(self) -> Place | None:
-        """What it was placed with."""
+        """Return the command that placed the attempt."""
         found = self._read(layout.PLACED)
         return None if found is None else Place.model_validate(found)
 
     def order(self, placed: Place, argv: list[str], uses: list[dict[str, Any]], *, can_resume: bool) -> None:
-        """Write what the worker and the run host are given.
+        """Write the files for the worker and the run host.
 
-        The environment variables are not among it: there may be secrets in them, which are not left on disk.
+        Environment variables are not written to disk, since there may be secrets in them.
         """
         spec, resume = placed.spec, placed.resume
         document: dict[str, Any] = {
@@ -144,7 +144,7 @@ class AttemptFolder:
             document["interactive"] = True
         if uses:
             document["uses"] = uses
-        if resume is not None and os.path.exists(resume.path):  # noqa: PTH110 - what cannot be looked at is not there
+        if resume is not None and os.path.exists(resume.path):  # noqa: PTH110 - Path.exists raises for what no file can be called
             document["resume"] = resume.model_dump()
         elif resume is not None:
             with self.log.open("a") as log:
@@ -161,12 +161,12 @@ class AttemptFolder:
         write_json(str(self.path / layout.ATTEMPT), content)
 
     def can_resume(self) -> bool:
-        """Whether its worker says that another attempt could go on from one of its checkpoints."""
+        """Whether the worker can resume from a checkpoint."""
         found = self._read_as(_Order, layout.ATTEMPT)
         return found is not None and found.can_resume
 
     def grace_s(self) -> float:
-        """How long it may take to stop, once asked."""
+        """Return the grace period in seconds."""
         for name in (layout.ATTEMPT, layout.PLACED):
             try:
                 found = self._read(name) or {}
@@ -180,40 +180,41 @@ class AttemptFolder:
         return self.journal.exists() and self.journal.stat().st_size > 0
 
     def warnings(self) -> list[str]:
-        """The limits that it comes, or came, close to."""
+        """Return the warnings about limits that the attempt came close to."""
         try:
             found = (self._read(layout.WARNINGS) or {}).get("warnings")
-        except (OSError, ValueError, AttributeError):  # The worker's own files lie in the same folder.
+        except (OSError, ValueError, AttributeError):  # It may be a file of the worker's own.
             return []
         return list(map(str, found)) if isinstance(found, list) else []
 
     def host(self) -> dict[str, Any] | None:
-        """Which process is the run host: pid and start time; None before it has started."""
+        """Return the identity of the run host, with `started_at` and `warm`; None before it has started."""
         found = self._read_as(_RunHost, layout.HOST)
         return found.model_dump(exclude_unset=True) if found else None
 
     def ask_to_stop(self, reason: str) -> None:
-        """Remember that the attempt is to stop, and the first reason why."""
-        self._stop_reason = self.stop_reason() or reason  # Known here even if it cannot be written.
+        """Record that the attempt should stop. The first reason is kept."""
+        self._stop_reason = self.stop_reason() or reason  # Kept in memory in case the disk is full.
         if self._read_as(_StopNote, layout.STOP) is None:
             write_json(str(self.path / layout.STOP), {"reason": self._stop_reason})
 
     def stop_reason(self) -> str | None:
-        """Why it was asked to stop, if it was."""
+        """Return why the attempt should stop; None if it should not."""
         if self._stop_reason is not None:
             return self._stop_reason
         found = self._read_as(_StopNote, layout.STOP)
         return found.reason if found else None
 
     def end_without_start(self, report: ExitReport) -> None:
-        """Record the end of an attempt that no run host has ended: it never started, or its run host died."""
+        """Record the end of an attempt that never started or whose run host died."""
         write_json(str(self.path / layout.EXIT), report.model_dump(mode="json"))
         self.stdin.unlink(missing_ok=True)
 
     def exit(self) -> ExitReport | None:
-        """How it ended, with a reason in words; None while it has not.
+        """Return how the attempt ended, with a reason in words; None if it has not.
 
-        Only valid once the run host is gone, which writes the file last: until then it may be a file of the worker's.
+        Only valid once the run host, which writes the file last, is gone. Before that, it may be a file of the
+        worker's own.
         """
         report = self._read_as(ExitReport, layout.EXIT)
         return explain(report, self.stop_reason(), self.journal, self.log) if report else None
@@ -223,17 +224,17 @@ class AttemptFolder:
         return (self.path / layout.EXIT).exists()
 
     def why_run_host_died(self) -> str:
-        """The run host's own last words, if it had any."""
-        words = last_lines(self.path / layout.HOST_ERRORS)[-1:] or ["it left no word"]
+        """Return a reason with the last line that the run host printed."""
+        words = last_lines(self.path / layout.HOST_ERRORS)[-1:] or ["it printed nothing"]
         return f"its run host died, and the worker with it: {words[0][:500]}"
 
     def keep_frames(self, streams: list[FrameStream]) -> None:
-        """Note what its streams of pictures came to; the pictures are gone."""
-        write_json(str(self.path / "frames.json"), FrameStreamsResult(streams=streams).model_dump(mode="json"))
+        """Record the last state of the frame streams; the frames are gone."""
+        write_json(str(self.path / layout.FRAMES), FrameStreamsResult(streams=streams).model_dump(mode="json"))
 
     def frames(self) -> list[FrameStream]:
-        """The streams of pictures that it had, if it has ended."""
-        found = self._read_as(FrameStreamsResult, "frames.json")
+        """Return the frame streams of an attempt that has ended."""
+        found = self._read_as(FrameStreamsResult, layout.FRAMES)
         return found.streams if found else []
 
     def mark(self, what: str) -> None:
@@ -241,17 +242,17 @@ class AttemptFolder:
         try:
             (self.path / what).touch()
         except FileNotFoundError:
-            self.drop_note()  # The folder was removed: there is nothing left to look after.
+            self.drop_note()  # The folder was removed.
             return
-        if self.is_marked("forgotten") and self.is_marked("stored"):
+        if self.is_marked(layout.FORGOTTEN) and self.is_marked(layout.STORED):
             self._note.unlink(missing_ok=True)
 
     def is_marked(self, what: str) -> bool:
-        """Whether a mark was made."""
+        """Whether `mark` was called with this."""
         return (self.path / what).exists()
 
     def drop_note(self) -> None:
-        """Stop tracking a folder that is gone or was never filled."""
+        """Remove the file in `active/`."""
         self._note.unlink(missing_ok=True)
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -262,18 +263,18 @@ class AttemptFolder:
         except (RecursionError, IsADirectoryError) as error:
             raise ValueError(str(error)) from None
         if not isinstance(found, dict):
-            raise ValueError("it holds no JSON object")  # noqa: TRY004 - as of all else that is wrong in a file
+            raise ValueError("it holds no JSON object")  # noqa: TRY004 - like other malformed files
         return found
 
     def _read_as(self, shape: type[Shape], name: str) -> Shape | None:
-        """Read a file that should have some shape; what has not counts as not there, and is said once.
+        """Read and validate a file; log an invalid one once and treat it as missing.
 
-        The worker's own files lie in the same folder, and may have names of ours.
+        It may be a file of the worker's own, which has the same folder.
         """
         try:
             found = self._read(name)
             return None if found is None else shape.model_validate(found)
         except ValueError as error:
             if self._first_time(name):
-                _log.warning("not as we write it", file=str(self.path / name), reason=str(error))
+                _log.warning("invalid file in the folder of an attempt", file=str(self.path / name), reason=str(error))
             return None

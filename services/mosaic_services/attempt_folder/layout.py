@@ -21,17 +21,22 @@ HOST_ERRORS = "host-errors.txt"
 FAMILY = "family.json"
 WARNINGS = "warnings.json"
 EXIT = "exit.json"
+# Written by the supervisor when the attempt has ended: the last state of its frame streams.
+FRAMES = "frames.json"
+# Empty files: every line is stored; the scheduler has recorded the end.
+STORED = "stored"
+FORGOTTEN = "forgotten"
 # A FIFO, made by the run host of an interactive attempt: the worker's stdin.
 STDIN = "stdin.fifo"
 # Written by the worker, through its stdout and stderr.
 JOURNAL = "journal.jsonl"
 LOG = "log.txt"
 
-# A log keeps its head and its tail; the run host gives the middle back to the disk.
+# A log keeps its head and its tail; the run host punches out the middle.
 LOG_HEAD_BYTES = 16 * 1024 * 1024
 LOG_TAIL_BYTES = 1024 * 1024
-# What a FIFO can hold. Linux lets one user have 64 MiB of pipes: enough for 256 interactive attempts, and further ones
-# get smaller pipes.
+# Capacity of the FIFO. Linux allows a user 64 MiB of pipes, enough for 256 interactive attempts; further pipes are
+# smaller.
 STDIN_BYTES = 256 * 1024
 
 
@@ -46,5 +51,5 @@ def write_json(path: str, content: dict[str, Any]) -> None:
 
 
 def clock(seconds: float) -> str:
-    """Write a duration as `01:00:00`."""
+    """Format a duration as `01:00:00`."""
     return f"{int(seconds // 3600):02}:{int(seconds // 60 % 60):02}:{int(seconds % 60):02}"

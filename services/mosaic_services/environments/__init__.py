@@ -1,4 +1,4 @@
-"""Worker environments: where recipes are found, how a virtualenv is built, what it says of itself."""
+"""Worker environments: finds recipes, builds virtualenvs, removes them."""
 
 from mosaic_services.environments.build import build
 from mosaic_services.environments.environment import Environment, status

@@ -1,4 +1,4 @@
-"""Build an environment and print progress as JSON lines: what the supervisor runs, so that it can be given up."""
+"""Build an environment and print progress as JSON lines. The supervisor runs this as a process that it can kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> int:
     arguments = parser.parse_args()
 
     def say(**fields: object) -> None:
-        # If nobody listens any more (a supervisor that was killed), the build is still worth finishing.
+        # The supervisor was killed. The build is still worth finishing.
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.write(json.dumps(fields) + "\n")
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Building an environment: a virtualenv from a lock, then the kit and the worker on top, with visible progress."""
+"""Builds an environment: a virtualenv from a lock, then the kit and the worker on top."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 _OUTPUT_KEPT = 40
-# Importing a large library for the first time, from a cold disk, takes its time; a worker that hangs takes for ever.
+# Seconds that a worker may take to describe itself. Importing a large library from a cold disk is slow.
 _DESCRIBE_S = 300.0
 
 
 def build(recipe: Recipe, profile: str, progress: Callable[[str, float], None]) -> Environment:
-    """Make an environment if it is not there yet; `progress` is told what is being done and the percentage.
+    """Build an environment unless it is there; report each step and the percentage to `progress`.
 
-    If the lock or the code is changed meanwhile, what was built would not be what its name says: it begins again.
+    An environment is named by the hash of its content. If the lock or the code changes during the build, start again.
     """
     environment = status(recipe, profile)
     while environment.status != "installed":
         if not _build_missing(environment, progress):
-            progress("lock or code have changed meanwhile: beginning again", 80.0)
+            progress("lock or code have changed: starting again", 80.0)
         environment = status(recipe, profile)
         if environment.status == "installed":
             progress("installed", 100.0)
@@ -46,10 +46,10 @@ def build(recipe: Recipe, profile: str, progress: Callable[[str, float], None]) 
 
 
 def _build_missing(environment: Environment, progress: Callable[[str, float], None]) -> bool:
-    """Build what is not there; False if lock or code were changed meanwhile."""
+    """Build what is missing; return False if lock or code have changed meanwhile."""
     for path in (environment.venv, environment.site):
         path.parent.mkdir(parents=True, exist_ok=True)
-    _note_whose(environment)  # first, so that whoever removes environments meanwhile sees what is needed
+    _note_whose(environment)  # First, so that a concurrent `remove` sees what is needed.
     with _only_one(environment.venv, progress, percent=0.0) as lock:
         if not environment.has_packages and not _build_venv(environment, progress, lock):
             return False
@@ -58,7 +58,7 @@ def _build_missing(environment: Environment, progress: Callable[[str, float], No
 
 
 def _is_current(environment: Environment) -> bool:
-    """Whether lock and code are still those that the environment is named by."""
+    """Whether the environment's name still matches lock and code."""
     now = status(environment.recipe, environment.profile)
     return (now.venv, now.site) == (environment.venv, environment.site)
 
@@ -67,8 +67,8 @@ def _is_current(environment: Environment) -> bool:
 def _only_one(path: Path, progress: Callable[[str, float], None], percent: float) -> Iterator[int]:
     """Let one process at a time build a folder; others wait and then find it built.
 
-    Whoever inherits the descriptor holds the lock, too: if a builder is killed, the pip that it leaves behind writes on
-    for a while, and until then nobody else may begin.
+    Child processes inherit the lock. If a builder is killed, its pip goes on for a while, and nobody else may start
+    before it ends.
     """
     with lock_of(path).open("w") as file:
         try:
@@ -80,8 +80,8 @@ def _only_one(path: Path, progress: Callable[[str, float], None], percent: float
 
 
 def _build_venv(environment: Environment, progress: Callable[[str, float], None], held: int) -> bool:
-    """Make the virtualenv; False if the lock was changed meanwhile."""
-    # No COMPLETE mark means that an earlier build was cut short: what it left cannot be trusted.
+    """Build the virtualenv; return False if the lock has changed meanwhile."""
+    # Remove what an interrupted build left.
     shutil.rmtree(environment.venv, ignore_errors=True)
     progress("creating a virtualenv", 1.0)
     make = [str(environment.base_python), "-m", "venv", str(environment.venv)]
@@ -92,7 +92,7 @@ def _build_venv(environment: Environment, progress: Callable[[str, float], None]
 
     def tell(step: str, percent: float) -> None:
         nonlocal reached
-        reached = max(reached, percent)  # there may be two installations, one after the other
+        reached = max(reached, percent)  # There may be two installations.
         progress(step, reached)
 
     def follow(line: str) -> None:
@@ -115,11 +115,11 @@ def _build_venv(environment: Environment, progress: Callable[[str, float], None]
 
 
 def _install_lock(environment: Environment, follow: Callable[[str], None], held: int) -> None:
-    """Install the locked packages: from wheels alone, or as the profile's build constraints say.
+    """Install the locked packages, from wheels only unless the profile has build constraints.
 
-    Those are for packages that come as source only and need old build tools. Such packages are old enough to contradict
-    their neighbours, so the lock is taken as it is, without asking what requires what. The tools themselves (what
-    the constraints name) come last and unconstrained, because the environment may want newer ones than the building.
+    Build constraints are for packages that come as source and need old build tools. The requirements of such packages
+    often conflict, so the lock is installed without resolving dependencies. The build tools, which the constraints
+    name, are installed last and unconstrained, because the environment may need newer ones than the builds.
     """
     step = "installing the locked packages"
     profile = environment.recipe.profiles[environment.profile]
@@ -128,7 +128,7 @@ def _install_lock(environment: Environment, follow: Callable[[str], None], held:
         return
     lines = profile.lock.read_text().splitlines()
     tools = {_name(line) for line in profile.build_constraints.read_text().splitlines()}
-    # A variable and not an option, because that reaches the pip that prepares a build, too.
+    # A variable, not an option: it also reaches the pip that prepares a build.
     constrained = {"PIP_CONSTRAINT": str(profile.build_constraints)}
     with tempfile.TemporaryDirectory(prefix="mosaic-build-") as scratch:
         for file, are_tools, variables in (("packages", False, constrained), ("tools", True, {})):
@@ -139,17 +139,17 @@ def _install_lock(environment: Environment, follow: Callable[[str], None], held:
 
 
 def _name(line: str) -> str:
-    """The package that a line of a lock or of constraints is about; empty for other lines."""
+    """Return the package that a line of a lock or of constraints names; empty for other lines."""
     found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", line)
     return re.sub(r"[._-]+", "-", found[0]).lower() if found else ""
 
 
 def _build_site(environment: Environment, progress: Callable[[str, float], None], held: int) -> bool:
-    """Put the kit and the worker on top; False if their code was changed meanwhile."""
+    """Install the kit and the worker; return False if their code has changed meanwhile."""
     shutil.rmtree(environment.site, ignore_errors=True)
     progress(f"installing {environment.recipe.package}", 85.0)
     with tempfile.TemporaryDirectory(prefix="mosaic-build-") as scratch:
-        # Built from a copy, since setuptools leaves its traces in the folder that it builds from.
+        # From a copy, since setuptools writes into the folder that it builds from.
         copies = [
             _copy(folder, Path(scratch) / str(n)) for n, folder in enumerate((KIT_FOLDER, environment.recipe.folder))
         ]
@@ -182,10 +182,10 @@ def _build_site(environment: Environment, progress: Callable[[str, float], None]
         raise DescriptionError(step, [*found.stderr.splitlines()[-_OUTPUT_KEPT:], str(description["error"])])
     if found.returncode != 0 or not description:
         raise DescriptionError(step, found.stderr.splitlines()[-_OUTPUT_KEPT:])
-    if not _is_current(environment):  # what it says of itself may come from a checkout, which is not copied
+    if not _is_current(environment):  # The description may come from a checkout, which is not copied.
         shutil.rmtree(environment.site)
         return False
-    _note_whose(environment)  # again, should it have been removed while packages were fetched
+    _note_whose(environment)  # Again: it may have been removed during the build.
     _mark(environment.site, description)
     return True
 
@@ -234,18 +234,18 @@ def _run(
 
 
 def _note_whose(environment: Environment) -> None:
-    """Say beside a site whose it is and on which virtualenv it stands, for `remove`."""
+    """Write the note beside a site: its worker, its profile and its virtualenv."""
     whose = {"worker": environment.recipe.worker, "profile": environment.profile, "venv": environment.venv.name}
     _write(note_of(environment.site), whose)
 
 
 def _mark(folder: Path, content: object) -> None:
-    """Write the mark that says a folder is whole; last."""
+    """Mark a folder as complete."""
     _write(folder / COMPLETE, content)
 
 
 def _write(path: Path, content: object) -> None:
-    """Write a file so that it is whole or not there."""
+    """Write a file that is either absent or whole."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(json.dumps(content))
     scratch.replace(path)

@@ -1,8 +1,8 @@
-"""An environment on disk: a virtualenv of locked packages, and a small folder with the kit and the worker on top.
+"""An environment on disk: a virtualenv of locked packages, and a site folder with the kit and the worker.
 
-Both are named by the hash of what is in them and never change once complete, so a run that has started is not
-disturbed by a rebuild, two checkouts do not get in each other's way, and a change of worker code costs seconds,
-not a new virtualenv.
+Both are named by the hash of their content and never change once complete. So a rebuild does not disturb running runs,
+two checkouts do not conflict, and a change of worker code needs a new site folder, which takes seconds, and not a new
+virtualenv.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 __all__ = ["Environment", "cache_folder", "find_python", "lock_of", "note_of", "source_files", "status"]
 
 COMPLETE = "complete.json"
-# Folders beside the package; inside it, these names mean nothing special.
+# Folders beside the package that are not installed. Inside the package, folders of these names are.
 _NOT_INSTALLED = {"tests", "locks", "build", "dist"}
 _OWN_MODULES = "MOSAIC_PYTHONPATH"
 _OURS = ("PYTHON", "MOSAIC_", "VIRTUAL_ENV", "PIP_TARGET")
 
 
 def cache_folder() -> Path:
-    """Where environments are kept, outside any checkout: `$MOSAIC_CACHE` or `~/.cache/mosaic`."""
+    """Return the folder of all environments: `$MOSAIC_CACHE` or `~/.cache/mosaic`."""
     chosen = os.environ.get("MOSAIC_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return Path(chosen) if chosen else base / "mosaic"
 
 
 def lock_of(folder: Path) -> Path:
-    """The file beside a virtualenv or a site that whoever builds or removes it has locked."""
+    """Return the lock file beside a virtualenv or a site, for builders and removers."""
     return folder.with_name(f"{folder.name}.lock")
 
 
 def note_of(site: Path) -> Path:
-    """The file beside a site that says whose it is and on which virtualenv it stands."""
+    """Return the file beside a site that names its worker, its profile and its virtualenv."""
     return site.with_name(f"{site.name}.json")
 
 
@@ -86,7 +86,7 @@ class Environment:
 
     @property
     def description(self) -> dict[str, Any] | None:
-        """What the worker says of itself; None until it is installed."""
+        """The worker's description of itself; None until it is installed."""
         try:
             found: dict[str, Any] = json.loads((self.site / COMPLETE).read_text())
         except FileNotFoundError:
@@ -95,30 +95,30 @@ class Environment:
 
     @property
     def warm(self) -> tuple[str, ...] | None:
-        """The modules that a template of it imports; None if there is to be no template."""
+        """The modules that a template imports; None if the profile has no template."""
         return self.recipe.profiles[self.profile].warm
 
     @property
     def upstream(self) -> Path | None:
-        """The checkout that its processes get; None if there is none, or this profile takes none."""
+        """The checkout that the worker was given; None if there is none or this profile takes none."""
         return None if self.recipe.profiles[self.profile].upstream is None else self.recipe.upstream
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line of the worker."""
+        """Return the command line of the worker."""
         return [str(self.python), "-m", f"{self.recipe.package}.cli", *arguments]
 
     def environ(self, threads: int = 1, pythonpath: Iterable[str] = ()) -> dict[str, str]:
-        """The environment variables of the worker: ours, less what belongs to the service's own Python."""
+        """Return the variables of the worker: those of this process without the ones for its own Python."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
         return {**kept, **self.variables(threads, pythonpath)}
 
     def variables(self, threads: int = 1, pythonpath: Iterable[str] = ()) -> dict[str, str]:
-        """The variables that make a process one of this environment.
+        """Return the variables that this environment sets.
 
-        Libraries compute with so many threads, unless the user or the profile says otherwise. By themselves they take
-        one for every core of the machine: threads of several runs that wait for each other then use up all of it.
+        `threads` bounds the threads of numerical libraries, unless the user or the profile sets OMP_NUM_THREADS. By
+        default they use one thread per core, and several runs slow each other down.
         """
-        # Modules of the user's own, such as environments: behind the worker's, which they cannot shadow.
+        # Modules of the user come after the worker's, so that they cannot shadow them.
         folders = [str(self.site), *pythonpath, os.environ.get(_OWN_MODULES)]
         own = {
             "PATH": f"{self.venv / 'bin'}:{os.environ.get('PATH', os.defpath)}",
@@ -132,7 +132,7 @@ class Environment:
 
 
 def status(recipe: Recipe, profile: str) -> Environment:
-    """Say where an environment is, or would be, on this machine."""
+    """Return an environment of this machine, built or not."""
     wanted = recipe.profile(profile)
     base_python, version = find_python(wanted.python)
     constraints = [] if wanted.build_constraints is None else [wanted.build_constraints.read_bytes()]
@@ -140,7 +140,7 @@ def status(recipe: Recipe, profile: str) -> Environment:
     parts = [part for folder in (KIT_FOLDER, recipe.folder) for part in _parts(folder, source_files(folder))]
     if wanted.upstream is not None and recipe.upstream is not None:
         upstreams.check_upstream(recipe.worker, recipe.upstream, wanted.upstream)
-        # What the worker says of itself comes from there, too.
+        # The worker's description depends on the checkout.
         parts += [os.fsencode(recipe.upstream), *_parts(recipe.upstream, upstreams.python_files(recipe.upstream))]
     code = _digest(packages.encode(), *parts)
     return Environment(
@@ -153,9 +153,9 @@ def status(recipe: Recipe, profile: str) -> Environment:
 
 
 def source_files(folder: Path) -> list[Path]:
-    """The files of a package folder that end up in an installation, or say how to make it."""
+    """Return the files of a package folder that determine what is installed."""
     found: list[str] = []
-    for place, folders, files in os.walk(folder):  # a supervisor looks every few seconds, and pathlib is slow
+    for place, folders, files in os.walk(folder):  # Called every few seconds, and pathlib is slow.
         skipped = _NOT_INSTALLED if place == str(folder) else ()
         folders[:] = [name for name in folders if not _is_hidden(name) and name not in skipped]
         found += [f"{place}/{name}" for name in files if not _is_hidden(name) and name not in skipped]
@@ -176,7 +176,7 @@ def _parts(folder: Path, files: list[Path]) -> list[bytes]:
 
 @functools.lru_cache(maxsize=10_000)
 def _file_digest(path: Path, size: int, changed_at: int) -> bytes:  # noqa: ARG001 - a changed file is read again
-    """The hash of a file; asked for every few seconds, read only when it has changed."""
+    """Return the hash of a file, cached until size or time of change differ."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
@@ -190,7 +190,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def find_python(wanted: str) -> tuple[Path, str]:
-    """Find an interpreter that satisfies a version range: our own first, then `python3.N` on the path."""
+    """Find an interpreter in a version range: first our own, then `python3.N` on the PATH."""
     specifier = SpecifierSet(wanted)
     ours = getattr(sys, "_base_executable", None) or sys.executable
     candidates = [ours, *(shutil.which(f"python3.{minor}") for minor in range(20, 8, -1))]
@@ -203,7 +203,7 @@ def find_python(wanted: str) -> tuple[Path, str]:
 
 @functools.cache
 def _version_of(python: str, changed_at: int) -> str:  # noqa: ARG001 - a changed file is asked again
-    """The version of an interpreter that can make virtualenvs; empty if it cannot, or does not run at all."""
+    """Return the version of an interpreter; empty if it does not run or cannot make virtualenvs."""
     ask = "import platform, venv; print(platform.python_version())"
     probe = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True, check=False)
     return probe.stdout.strip() if probe.returncode == 0 else ""

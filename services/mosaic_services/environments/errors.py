@@ -1,4 +1,4 @@
-"""Every error of the environments library."""
+"""The errors of the environments library."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ class EnvironmentsError(Exception):
 
 
 class RecipeError(EnvironmentsError):
-    """A worker folder that cannot be read as one."""
+    """A folder is not a valid worker folder."""
 
 
 class UnknownWorkerError(EnvironmentsError):
-    """No worker of that name."""
+    """There is no worker of that name."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         super().__init__(f"worker {name!r} is unknown{_near(name, known)}")
 
 
 class UnknownProfileError(EnvironmentsError):
-    """A worker without that profile."""
+    """The worker has no profile of that name."""
 
     def __init__(self, worker: str, profile: str, known: Iterable[str]) -> None:
         super().__init__(f"worker {worker} has no profile {profile!r}{_near(profile, known)}")
 
 
 class UpstreamError(EnvironmentsError):
-    """A checkout that a worker was given and cannot use."""
+    """A worker cannot use the checkout that it was given."""
 
     def __init__(self, worker: str, why: str) -> None:
         super().__init__(f"{why}  (mosaic workers install {worker} --upstream PATH, or --no-upstream)")
 
 
 class InUseError(EnvironmentsError):
-    """An environment that cannot be removed: processes run from it, or (if there are none) it is being built."""
+    """An environment cannot be removed, because processes use it or it is being built."""
 
     def __init__(self, what: str, processes: Collection[int] = ()) -> None:
         if not processes:
@@ -62,7 +62,7 @@ class InUseError(EnvironmentsError):
 
 
 class BuildError(EnvironmentsError):
-    """An environment that could not be built; `output` holds the end of what the failing command printed."""
+    """An environment could not be built; `output` has the last lines that the failed command printed."""
 
     def __init__(self, step: str, output: list[str]) -> None:
         last = next((line for line in reversed(output) if line.strip()), "it printed nothing")
@@ -79,4 +79,4 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 class DescriptionError(BuildError):
-    """A worker that cannot say what it is: not its packages but its own code is at fault."""
+    """A worker cannot describe itself; its own code is at fault, not its packages."""

@@ -1,4 +1,4 @@
-"""Recipes: what a worker folder says about the environments it wants."""
+"""Recipes: the environments that a worker folder declares."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ __all__ = [
     "require_own_name",
 ]
 
-# The workers that come with this checkout, and the kit that all of them share.
+# The workers of this checkout and the kit that they share.
 SHIPPED_WORKERS = Path(__file__).parents[3] / "workers"
 KIT_FOLDER = SHIPPED_WORKERS / "kit"
 _ENTRY_POINTS = "mosaic.workers"
-# As in a run's specification: what is named otherwise could never be run.
+# The same patterns as in a run's spec.
 _WORKER = re.compile(r"[a-z0-9_-]+")
 _PROFILE = re.compile(r"[a-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One environment of a worker: a locked list of packages and the Pythons it works with."""
+    """One environment of a worker: a locked list of packages and a range of Python versions."""
 
     name: str
     lock: Path
     python: str
     summary: str
     env: dict[str, str] = field(default_factory=dict)
-    # Modules that a template imports beforehand, so that runs start warm; None if there is to be no template.
+    # Modules that a template imports for warm starts; None for no template.
     warm: tuple[str, ...] | None = None
-    # Given if the lock has packages that come as source only: what their building is held to.
+    # Constraints for building packages that come as source only.
     build_constraints: Path | None = None
-    # Given if the user may bring a checkout of the library along: a file that every such checkout has.
+    # A file that every checkout of the library has, if the worker accepts one.
     upstream: str | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A worker that can be installed: its folder, its package, its profiles."""
+    """A worker that can be installed."""
 
     worker: str
     folder: Path
     package: str
     profiles: dict[str, Profile]
-    # The checkout that the user has given this worker, in this home.
+    # The checkout that this worker was given in this home.
     upstream: Path | None = None
 
     def profile(self, name: str) -> Profile:
@@ -84,7 +84,7 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def _entry_point(folder: Path) -> tuple[str, str]:
-    """The worker's name and the package it is in."""
+    """Return the worker's name and its package."""
     points: Any = _read_toml(folder / "pyproject.toml")
     for step in ("project", "entry-points", _ENTRY_POINTS):
         points = points.get(step, {}) if isinstance(points, dict) else {}
@@ -154,14 +154,14 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"{path} is missing; a worker folder has pyproject.toml and profiles.toml") from None
-    except (ValueError, RecursionError) as error:  # No TOML, no UTF-8, no path at all, or nested without end.
+    except (ValueError, RecursionError) as error:  # Not TOML, not UTF-8, not a path, or nested too deep.
         raise RecipeError(f"{path}: {error}") from None
     except OSError as error:
         raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _candidates(home: StackHome) -> list[Path]:
-    """Every folder that may hold a worker, the first of a name winning."""
+    """Yield every folder that may hold a worker; the first of a name wins."""
     folders = [Path(each) for each in os.environ.get("MOSAIC_WORKERS", "").split(":") if each]
     folders += sorted(path.parent for path in SHIPPED_WORKERS.glob("*/profiles.toml"))
     notes = (_read_note(note) for note in sorted((home.path / "workers").glob("*")))
@@ -177,13 +177,13 @@ def _read_note(note: Path) -> Path | None:
 
 
 def find_recipes(home: StackHome) -> list[Recipe]:
-    """All workers known here: `$MOSAIC_WORKERS` (folders, colon-separated), those shipped, those registered."""
+    """Return all workers: from `$MOSAIC_WORKERS` (colon-separated folders), shipped, and registered."""
     found: dict[str, Recipe] = {}
     for folder in _candidates(home):
         try:
             recipe = read_recipe(folder)
         except RecipeError:
-            # A folder that went away or broke must not take the other workers with it; using it by name says why.
+            # A missing or broken folder must not hide the others. `recipe_for` reports its error.
             continue
         found.setdefault(recipe.worker, _with_upstream(recipe, home))
     return sorted(found.values(), key=lambda recipe: recipe.worker)
@@ -204,21 +204,21 @@ def recipe_for(name_or_path: str, home: StackHome) -> Recipe:
     if note is not None:
         return _with_upstream(read_recipe(note), home)
     for folder in _candidates(home):
-        # A folder that is named like it and cannot be read: its error is what the user needs to see.
+        # Report the error of a folder of that name that cannot be read.
         if folder.name in (name_or_path, f"{name_or_path}_worker", f"{name_or_path}-worker"):
             read_recipe(folder)
     raise UnknownWorkerError(name_or_path, recipes)
 
 
 def require_own_name(recipe: Recipe, home: StackHome) -> None:
-    """Refuse a worker folder whose name another one has in a home."""
+    """Refuse a worker folder if the home has another worker of that name."""
     for known in find_recipes(home):
         if known.worker == recipe.worker and known.folder != recipe.folder:
             raise RecipeError(f"worker name {recipe.worker!r} is already taken by {known.folder}")
 
 
 def register(recipe: Recipe, home: StackHome) -> None:
-    """Make a third party's worker folder known to the stack of a home, under the worker's name."""
+    """Register a worker folder in a home, under the worker's name."""
     require_own_name(recipe, home)
     if recipe.worker in {known.worker for known in find_recipes(home)}:
         return
@@ -230,10 +230,10 @@ def register(recipe: Recipe, home: StackHome) -> None:
 
 
 def registered(home: StackHome) -> set[str]:
-    """The names of the workers whose folders were made known to a home."""
+    """Return the names of the workers that are registered in a home."""
     return {note.name for note in (home.path / "workers").glob("*")}
 
 
 def forget(worker: str, home: StackHome) -> None:
-    """Take back `register`; the worker's folder is left as it is."""
+    """Undo `register`; the worker's folder stays."""
     (home.path / "workers" / worker).unlink(missing_ok=True)

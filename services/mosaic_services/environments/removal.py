@@ -1,7 +1,7 @@
-"""Removing environments: all versions that a worker has on disk, and the virtualenvs that only these stood on.
+"""Removes environments: all sites of a worker, and the virtualenvs that no other site uses.
 
-What may be removed is what notes beside the sites name, and nothing else. A note is written before anything is built,
-and builders hold the locks of what they build; so with the locks of all that is to go, what the notes say holds.
+Only what the notes beside the sites name is removed. Notes are written before anything is built, and builders hold the
+locks of what they build. So whoever holds all locks can trust the notes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Removed", "remove"]
 
 @dataclass(frozen=True)
 class Removed:
-    """What was removed: profiles (all versions of them), folders, bytes; and whether the worker is forgotten."""
+    """What was removed: profiles, folders and bytes; and whether the worker was unregistered."""
 
     profiles: list[str]
     folders: list[Path]
@@ -40,7 +40,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class _Note:
-    """Whose a site is, and the virtualenv that it stands on."""
+    """A site with its worker, its profile and its virtualenv."""
 
     site: Path
     worker: str
@@ -49,15 +49,15 @@ class _Note:
 
 
 def remove(worker: str, profile: str | None, home: StackHome) -> Removed:
-    """Remove a worker's environments, or those of one profile, or none if one is in use.
+    """Remove a worker's environments, or those of one profile; remove none if one is in use.
 
-    Without a profile, a folder that was made known to the home is forgotten, too.
+    Without a profile, also unregister the worker's folder.
     """
     with contextlib.ExitStack() as locks:
         concerned = [note for note in _notes() if note.worker == worker and profile in (None, note.profile)]
         for folder in {folder for note in concerned for folder in (note.site, note.venv)}:
             locks.enter_context(_lock(folder, worker))
-        notes = _notes()  # Again: now nobody else can take what is to go.
+        notes = _notes()  # Read again under the locks.
         mine = [note for note in notes if note in concerned]
         if not mine:
             _require_known(worker, profile, home)
@@ -65,7 +65,9 @@ def remove(worker: str, profile: str | None, home: StackHome) -> Removed:
         folders = [*(note.site for note in mine), *sorted({note.venv for note in mine} - needed)]
         if users := _users_of(folders):
             raise InUseError(worker, users)
-        freed = sum(map(_delete, reversed(folders)))  # what notes name before the notes: it can be asked for again
+        freed = sum(
+            map(_delete, reversed(folders))
+        )  # Virtualenvs first: notes let a removal be repeated.
     forgotten = profile is None and worker in registered(home)
     if forgotten:
         forget(worker, home)
@@ -74,7 +76,7 @@ def remove(worker: str, profile: str | None, home: StackHome) -> Removed:
 
 
 def _require_known(worker: str, profile: str | None, home: StackHome) -> None:
-    """Refuse a name that means nothing here."""
+    """Refuse an unknown worker or profile."""
     profiles = {recipe.worker: recipe.profiles for recipe in find_recipes(home)}
     if worker not in profiles.keys() | registered(home):
         raise UnknownWorkerError(worker, profiles)
@@ -86,7 +88,7 @@ def _notes() -> list[_Note]:
     cache = cache_folder()
     found = []
     for path in sorted((cache / "sites").glob("*.json")):
-        # One that is gone again, or cannot be read, names nothing that could be removed.
+        # Skip notes that are gone or cannot be read.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             note = json.loads(path.read_text())
             venv = cache / "envs" / Path(note["venv"]).name
@@ -96,8 +98,8 @@ def _notes() -> list[_Note]:
 
 @contextlib.contextmanager
 def _lock(folder: Path, worker: str) -> Iterator[None]:
-    """Keep builders away from a folder; refuse if one is at it."""
-    # The lock's file stays: whoever waits for it has it open already, and would hold another than the next.
+    """Lock a folder against builders; refuse if it is being built."""
+    # The lock file is not removed: a waiting process has it open, and a new file would be another lock.
     with lock_of(folder).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,7 +109,7 @@ def _lock(folder: Path, worker: str) -> Iterator[None]:
 
 
 def _users_of(folders: list[Path]) -> set[int]:
-    """The processes that run from one of some folders: every worker has them in its command line or environment."""
+    """Return the processes that have one of the folders in their command line or environment."""
     wanted = {os.fsencode(path) for folder in folders for path in (folder, folder.resolve())}
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
@@ -120,15 +122,15 @@ def _users_of(folders: list[Path]) -> set[int]:
 
 
 def _delete(folder: Path) -> int:
-    """Delete a folder, and last what was noted of it; return how many bytes that gives."""
+    """Delete a folder and then its note; return the bytes freed."""
     freed = 0
     for place, _, files in os.walk(folder):
         for name in files:
             with contextlib.suppress(FileNotFoundError):
                 freed += os.lstat(f"{place}/{name}").st_blocks * 512
     if folder.exists():
-        # First, so that nobody takes what is left for whole if this is cut short.
+        # First, so that a folder that is only partly deleted does not count as complete.
         (folder / COMPLETE).unlink(missing_ok=True)
         shutil.rmtree(folder)
-    note_of(folder).unlink(missing_ok=True)  # of a site; a virtualenv has none
+    note_of(folder).unlink(missing_ok=True)  # A virtualenv has none.
     return freed

@@ -1,7 +1,7 @@
-"""Upstreams: a checkout of a library that the user brings along, remembered for each home and worker.
+"""Upstreams: checkouts of libraries that the user gives to workers, remembered per home and worker.
 
-Which worker takes one, and what it looks like, its `profiles.toml` says: `upstream = "cleanrl/ppo.py"` names a file
-that every such checkout has. The worker's processes find its path in `MOSAIC_UPSTREAM`.
+A worker that accepts one names a file of it in `profiles.toml`: `upstream = "cleanrl/ppo.py"`. The worker's processes
+get the path in `MOSAIC_UPSTREAM`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLONE_S = 600.0
 
 
 def known_upstream(worker: str, home: StackHome) -> Path | None:
-    """The checkout that a worker of this home was given."""
+    """Return the checkout that a worker of this home was given."""
     try:
         text = (home.path / "upstreams" / worker).read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -36,7 +36,7 @@ def known_upstream(worker: str, home: StackHome) -> Path | None:
 
 
 def remember_upstream(worker: str, home: StackHome, folder: Path | None) -> None:
-    """Give a worker of this home a checkout, or take it back."""
+    """Remember the checkout of a worker of this home, or forget it."""
     note = home.path / "upstreams" / worker
     if folder is None:
         note.unlink(missing_ok=True)
@@ -56,7 +56,7 @@ def check_upstream(worker: str, folder: Path, marker: str) -> None:
 
 
 def fetch_upstream(given: str, worker: str, home: StackHome) -> Path:
-    """Turn what the user gave into a folder: a path is taken as it is, a git URL is cloned into the home."""
+    """Return the folder of a checkout: a path as it is, or a clone of a git URL in the home."""
     if not _URL.match(given):
         return Path(given).expanduser().absolute()
     place = home.path / "checkouts"
@@ -65,7 +65,7 @@ def fetch_upstream(given: str, worker: str, home: StackHome) -> Path:
         clone = Path(scratch) / "clone"
         _git("clone", "--quiet", "--depth", "1", given, str(clone), url=given, worker=worker)
         commit = _git("-C", str(clone), "rev-parse", "--short=12", "HEAD", url=given, worker=worker)
-        # A folder for each commit, so that a later clone does not change the code of a run that goes on.
+        # One folder per commit, so that a later clone does not change the code of a running run.
         folder = place / f"{worker}-{commit}"
         if not folder.exists():
             clone.rename(folder)
@@ -76,7 +76,7 @@ def _git(*words: str, url: str, worker: str) -> str:
     git = shutil.which("git")
     if git is None:
         raise UpstreamError(worker, f"cannot clone {url}: there is no git on the PATH; give the path of a folder")
-    # Never a question: nobody may be there to answer.
+    # Never prompt.
     environ = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -oBatchMode=yes"}
     try:
         done = subprocess.run(
@@ -98,7 +98,7 @@ def _git(*words: str, url: str, worker: str) -> str:
 
 
 def python_files(folder: Path) -> list[Path]:
-    """The Python files of a checkout, less hidden folders and virtualenvs that somebody made in it."""
+    """Return the Python files of a checkout, without hidden folders and virtualenvs."""
     found: list[Path] = []
     for place, folders, files in os.walk(folder):
         hidden = [name for name in folders if name.startswith(".") or name == "__pycache__"]

@@ -1,7 +1,6 @@
-"""Building a wheel quickly: with the setuptools of our own environment, where pip would first install one.
+"""Builds wheels with the setuptools of our own environment, which is faster than pip: pip installs one first.
 
-That is what makes a change of worker code cost seconds. It serves pure-Python packages that are built by setuptools
-and need nothing else to be built; whatever else there is, pip builds in isolation, as it always does.
+This works for pure-Python packages that need only setuptools to be built. pip builds all others, in isolation.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(
 
 
 def build_wheel(folder: Path, out: Path) -> Path | None:
-    """Build the wheel of a package folder into a folder of its own below `out`; None if that is a matter for pip."""
+    """Build the wheel of a package folder in a new folder below `out`; return None if pip has to build it."""
     if not needs_only_setuptools(folder):
         return None
     place = out / folder.parent.name
     place.mkdir(parents=True, exist_ok=True)
-    # What goes wrong here goes wrong in pip's own way of building, too, and there it is explained.
+    # If this fails, pip fails too, and explains why.
     done = subprocess.run(
         [sys.executable, "-I", "-c", _BUILD, str(place)], cwd=folder, capture_output=True, check=False
     )
@@ -37,7 +36,7 @@ def build_wheel(folder: Path, out: Path) -> Path | None:
 
 
 def needs_only_setuptools(folder: Path) -> bool:
-    """Whether a package says that it is built by setuptools, in a version that we have."""
+    """Whether a package declares that it needs only setuptools, in a version that we have."""
     try:
         system = tomllib.loads((folder / "pyproject.toml").read_text()).get("build-system", {})
         requirements = [Requirement(each) for each in system.get("requires", [])]

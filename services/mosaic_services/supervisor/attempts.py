@@ -14,7 +14,7 @@ from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import AttemptPhase, AttemptReport, FailureCategory, StreamId, Usage
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
-from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
+from mosaic_services.attempt_folder import AttemptFolder, AttemptKey, layout
 from mosaic_services.processes import is_alive
 from mosaic_services.supervisor import channel, machine, run_hosts
 from mosaic_services.supervisor.builder import BuildFailedError
@@ -140,7 +140,7 @@ class Attempts:
         """Note that the scheduler has recorded the end of an attempt."""
         key = machine.key_of(command)
         if self.is_ended(key):
-            self.tracked[key].folder.mark("forgotten")
+            self.tracked[key].folder.mark(layout.FORGOTTEN)
         await self.do(command)
 
     def tell(self, key: AttemptKey, line: str) -> None:
@@ -202,7 +202,7 @@ class Attempts:
 
     def _track(self, folder: AttemptFolder, placed: Place, *, adopted: bool) -> None:
         self.tracked[folder.key] = Tracked(folder, placed)
-        if folder.is_marked("stored"):
+        if folder.is_marked(layout.STORED):
             return
         for kind, path in (("journal", folder.journal), ("log", folder.log)):
             stream = StreamId(run=folder.key.run, attempt=folder.key.attempt, kind=kind)  # type: ignore[arg-type]
@@ -224,9 +224,7 @@ class Attempts:
         _log.info("adopted", attempt=str(key))
         self.machine.attempts[key] = attempt = machine.Attempt()
         report, host = None, folder.host()
-        if host is None or not is_alive(
-            host
-        ):  # Before that, the record may be a file of the worker's.
+        if host is None or not is_alive(host):  # Before that, the record may be a file of the worker's.
             report = folder.exit()
         if host is not None:
             self.tracked[key].host = host
@@ -240,9 +238,9 @@ class Attempts:
             await self.do(machine.Exited(key, report))
         elif host is None:
             await self._obey(machine.Prepare(key))
-        if folder.is_marked("forgotten"):
+        if folder.is_marked(layout.FORGOTTEN):
             await self.do(Forget(run=key.run, attempt=key.attempt))
-        if folder.is_marked("stored"):
+        if folder.is_marked(layout.STORED):
             await self.do(machine.StreamsStored(key))
 
     async def do(self, stimulus: machine.Stimulus) -> None:
@@ -273,7 +271,7 @@ class Attempts:
         tracked = self.tracked[key]
         if not all(stream.is_stored for stream in tracked.streams):
             return False
-        tracked.folder.mark("stored")
+        tracked.folder.mark(layout.STORED)
         self._close_streams(tracked)
         return True
 
