@@ -65,9 +65,7 @@ def remove(worker: str, profile: str | None, home: StackHome) -> Removed:
         folders = [*(note.site for note in mine), *sorted({note.venv for note in mine} - needed)]
         if users := _users_of(folders):
             raise InUseError(worker, users)
-        freed = sum(
-            map(_delete, reversed(folders))
-        )  # Virtualenvs first: notes let a removal be repeated.
+        freed = sum(map(_delete, reversed(folders)))  # Virtualenvs first: notes let a removal be repeated.
     forgotten = profile is None and worker in registered(home)
     if forgotten:
         forget(worker, home)
