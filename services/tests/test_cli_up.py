@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -226,6 +227,19 @@ def test_service_that_cannot_run_ends_the_stack_with_its_reason(place, detach):
     assert refused.returncode in {1, 2}
     assert refused.stderr.startswith("error: broker ")
     assert "Address already in use" in refused.stderr
+    place.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_store_of_another_version_is_told_in_one_line(place):
+    store = place.path / "telemetry" / "telemetry.db"
+    store.parent.mkdir(parents=True)
+    with contextlib.closing(sqlite3.connect(store)) as db:
+        db.execute("PRAGMA user_version=77")
+    refused = place.mosaic("up")
+    assert refused.returncode == 2
+    assert "layout 77" in refused.stderr
+    assert "Traceback" not in refused.stderr
     place.assert_nothing_left()
 
 

@@ -7,6 +7,8 @@ import shutil
 import sqlite3
 from typing import TYPE_CHECKING
 
+from mosaic_bus.errors import BusError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -16,7 +18,7 @@ _LITTLE_ROOM = 1024 * 1024
 """Free bytes below which an error of SQLite is taken for a full disk: the files beside the store need some too."""
 
 
-class TelemetryError(Exception):
+class TelemetryError(BusError):
     """Base of all errors raised here."""
 
 
