@@ -6,10 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from stack import STRESS
 
 from mosaic_bus.logs import Logger
 from mosaic_services.cli.main import main
 from mosaic_services.cli.options import current
+from mosaic_services.environments import build, read_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,3 +37,9 @@ def refusal(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
         return errors
 
     return refuse
+
+
+@pytest.fixture(scope="session")
+def stress() -> None:
+    """The environment of the stress worker, built once and cached outside the checkout."""
+    build(read_recipe(STRESS), "default", lambda _step, _percent: None)

@@ -21,7 +21,6 @@ import psutil
 import pytest
 from stack import STRESS, wait_until
 
-from mosaic_services.environments import build, read_recipe
 from mosaic_services.home import StackHome
 from mosaic_services.stack import leftovers
 
@@ -117,12 +116,6 @@ def place(tmp_path) -> Iterator[Place]:
     for process in [*made.processes().values(), *made.of_runs()]:
         with contextlib.suppress(psutil.Error):
             process.kill()
-
-
-@pytest.fixture(scope="session")
-def stress() -> None:
-    """The environment of the stress worker, built once and cached outside the checkout."""
-    build(read_recipe(STRESS), "default", lambda _step, _percent: None)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from mosaic_cli import Cli
 from stack import HOST, STRESS, Stack, wait_until
 
 from mosaic_bus.commands import Describe
+from mosaic_services.cli.workers.description_page import type_of
 from mosaic_services.environments import build, read_recipe
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ lock = "locks/default.lock"
 python = ">=3.11,<3.14"
 """
 ALGORITHMS = """
+from mosaic_services.cli.workers.description_page import type_of
 
 
 def _algorithms():
@@ -186,3 +188,10 @@ def test_check_that_is_told_to_stop_leaves_no_process_and_no_folder(
     assert "Traceback" not in output + errors
     assert processes_of(scratch) == []
     assert list(scratch.iterdir()) == []
+
+
+def test_types_of_fields_read_like_words():
+    schema = {"$defs": {"Kind": {"enum": ["a", "b"]}}}
+    assert type_of({"$ref": "#/$defs/Kind"}, schema) == "a | b"
+    assert type_of({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}, schema) == "integer ≥ 0 | null"
+    assert type_of({"type": "array", "items": {"type": "number"}}, schema) == "list of number"
