@@ -1,4 +1,4 @@
-"""Two agents that learn nothing: one acts at random, one does as little as it can."""
+"""Two agents that learn nothing: one acts at random, one does nothing."""
 
 from typing import Any, Protocol
 
@@ -14,14 +14,14 @@ class Agent(Protocol):
     """Chooses an action."""
 
     def act(self, observation: Any, action_mask: Any = None) -> Any:
-        """Choose an action for an observation; a mask has a 1 for each action that is allowed."""
+        """Choose an action for an observation; a mask has a 1 for each legal action."""
 
 
 class RandomAgent:
-    """Samples the action space, evenly over the actions that the mask allows."""
+    """Samples the action space, uniformly over the legal actions."""
 
     def __init__(self, action_space: Space[Any], seed: int | None) -> None:
-        """Seed the agent from the seed of the episode, but not with it: the environment draws from that one."""
+        """Derive the agent's seed from that of the episode, which the environment uses itself."""
         self._space = action_space
         if seed is not None:
             action_space.seed(int(np.random.SeedSequence((seed, _AGENT_STREAM)).generate_state(1)[0]))
@@ -32,15 +32,15 @@ class RandomAgent:
 
 
 class PassiveAgent:
-    """Does nothing: action 0, or zeros, or the nearest that the space and the mask allow."""
+    """Does nothing: action 0, or zeros, or the nearest legal action."""
 
     def __init__(self, action_space: Space[Any]) -> None:
-        """Find the action once; it never changes."""
+        """Find the no-op action of the space."""
         self._space = action_space
         self._noop = noop(action_space)
 
     def act(self, observation: Any, action_mask: Any = None) -> Any:
-        """Return the no-op, or the first action allowed if the mask forbids it."""
+        """Return the no-op, or the first legal action if the mask forbids it."""
         if action_mask is None or not isinstance(self._space, spaces.Discrete):
             return self._noop
         allowed = np.flatnonzero(_sampling_mask(self._space, action_mask))
@@ -54,7 +54,7 @@ def make_agent(name: str, action_space: Space[Any], seed: int | None) -> Agent:
 
 
 def noop(space: Space[Any]) -> Any:
-    """Return the action of a space that comes closest to doing nothing."""
+    """Return the action of a space that is closest to a no-op."""
     if isinstance(space, spaces.Discrete):
         start, count = int(space.start), int(space.n)
         return min(max(0, start), start + count - 1)
@@ -75,7 +75,7 @@ def noop(space: Space[Any]) -> Any:
 
 
 def _sampling_mask(space: Space[Any], mask: Any) -> Any:
-    """Bring a mask into the form that the space's sample takes: int8 arrays, in tuples where the space has parts."""
+    """Convert a mask to the form that the space's `sample` takes: int8 arrays, in tuples for compound spaces."""
     if isinstance(space, spaces.Dict):
         return {key: _sampling_mask(part, mask[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

@@ -1,4 +1,4 @@
-"""What a baseline run can be told."""
+"""The config of a baseline run."""
 
 from typing import Any, Literal
 
@@ -20,16 +20,16 @@ class BaselineConfig(FrameConfig):
     env_id: str = Field(
         default="CartPole-v1", description="A Gymnasium id, or module:id for one that a module registers when imported"
     )
-    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="Passed on to gymnasium.make")
-    episodes: int = Field(default=10, ge=1, description="How many episodes to play")
-    max_steps: int | None = Field(default=None, ge=1, description="End after this many steps in all, if sooner")
+    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="Passed to gymnasium.make")
+    episodes: int = Field(default=10, ge=1, description="Number of episodes")
+    max_steps: int | None = Field(default=None, ge=1, description="Maximum total number of steps")
     step_events: bool = Field(default=True, description="Report every step, not only episodes")
 
     @field_validator("env_id")
     @classmethod
     def _env_exists(cls, env_id: str) -> str:
-        """Refuse an id that nobody registered, before anything is started."""
-        import gymnasium  # noqa: PLC0415 - half a second that --describe need not pay
+        """Refuse an id that is not registered."""
+        import gymnasium  # noqa: PLC0415 - takes half a second, which --describe does not need
 
         module, _, name = env_id.rpartition(":")
         if module:

@@ -1,4 +1,4 @@
-"""Plays episodes: on its own for a run, or one request at a time in interactive mode."""
+"""Plays episodes, in a run or one request at a time in interactive mode."""
 
 import contextlib
 import os
@@ -20,13 +20,13 @@ from mosaic_worker.spaces import space_from_json, value_from_json
 __all__ = ["BaselineInteractive", "run"]
 
 _WINDOW = 10
-"""Scalars are reported, and returns averaged, over so many episodes."""
+"""Episodes between two reports of scalars, and over which the recent mean is taken."""
 
 
 def make_env(config: BaselineConfig, *, render: bool = False) -> gymnasium.Env[Any, Any]:
-    """Make the environment, one that can `render` if that is wanted and possible; blame the config if it fails."""
+    """Make the environment, with `render` one that can render if possible; ConfigError if it fails."""
     if render and "render_mode" not in config.env_kwargs:
-        # One that cannot render is played all the same: the lane says that there are no pictures.
+        # One that cannot render is played without frames, and the lane logs it.
         with contextlib.suppress(Exception):
             return gymnasium.make(config.env_id, **config.env_kwargs, render_mode="rgb_array")
     try:
@@ -37,7 +37,7 @@ def make_env(config: BaselineConfig, *, render: bool = False) -> gymnasium.Env[A
 
 
 def make_lane(context: RunContext[BaselineConfig]) -> FastLane:
-    """Make what shows and records the environment, if the config asks for it."""
+    """Make the FastLane of the run."""
     config = context.config
     return FastLane(
         config.fastlane_settings(os.environ),
@@ -69,7 +69,7 @@ def run(context: RunContext[BaselineConfig]) -> None:
         step, returns, recent = 0, [], deque[float](maxlen=_WINDOW)
         for episode in range(config.episodes):
             seed = None if config.seed is None else config.seed + episode
-            if seed is not None:  # an episode depends on its own seed alone, so that runs can be cut into shards
+            if seed is not None:  # an episode depends on its seed alone, so that a run can be split into shards
                 agent = make_agent(config.agent, env.action_space, seed)
             observation, info = env.reset(seed=seed)
             episode_return, start, over = 0.0, step, False
@@ -90,7 +90,7 @@ def run(context: RunContext[BaselineConfig]) -> None:
                         action=action,
                     )
             if not over:
-                break  # the cap cut this episode short: its return would mean nothing
+                break  # max_steps cut this episode short: its return is meaningless
             returns.append(episode_return)
             recent.append(episode_return)
             emitter.episode(episode, episode_return, length=step - start, step=step, seed=seed)
@@ -103,7 +103,7 @@ def run(context: RunContext[BaselineConfig]) -> None:
 
 
 class BaselineInteractive(InteractiveWorker):
-    """Answers requests: with its own environment, or as an agent in somebody else's."""
+    """Answers requests, with its own environment or as an agent in another."""
 
     def __init__(self, context: RunContext[BaselineConfig]) -> None:
         """Keep the config; the environment is made by the first reset."""
@@ -115,7 +115,7 @@ class BaselineInteractive(InteractiveWorker):
         self._agents: dict[str | None, Agent] = {}
 
     def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; the same seed gives the same episode, whatever came before."""
+        """Start an episode; the same seed gives the same episode."""
         if self._env is None:
             self._env = make_env(self._config)
         if self._own_agent is None or seed is not None:
@@ -139,7 +139,7 @@ class BaselineInteractive(InteractiveWorker):
         return StepResult(taken, observation, reward, terminated, truncated, info)
 
     def init_agent(self, observation_space: Any, action_space: Any, seed: int | None, agent: str | None) -> None:
-        """Make an agent for an outside environment; several may live side by side under their names."""
+        """Make an agent for an environment elsewhere; there may be several, by name."""
         self._agents[agent] = make_agent(self._config.agent, space_from_json(action_space), seed)
 
     def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a run left behind: files worth keeping, and `analytics.json`, which says where everything is."""
+"""The files of a run: models and videos as artifacts, and the manifest `analytics.json`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,7 @@ Context = RunContext[CleanRLWorkerConfig]
 
 
 def report_files(context: Context) -> None:
-    """Report the models and videos that upstream scripts write; they do so once, at the end."""
+    """Report the models and videos that upstream scripts have written, which they do at the end."""
     run_dir, step = context.run_dir, context.emitter.last_step
     for kind, paths in (
         ("model", _found(run_dir / context.config.extras.tensorboard_dir, _MODEL)),

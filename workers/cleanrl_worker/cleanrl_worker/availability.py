@@ -1,4 +1,4 @@
-"""Which algorithms can run here, from which source, and what is missing for the others."""
+"""The algorithms that can run here, their source, and what is missing for the others."""
 
 import ast
 import functools
@@ -21,7 +21,7 @@ from mosaic_worker.metadata import AlgorithmCard, Parameter
 __all__ = ["UPSTREAM", "Script", "algorithm_cards", "find_script", "profile", "upstream_version"]
 
 UPSTREAM = "MOSAIC_UPSTREAM"
-# Arguments that a script gets from the config's own fields: they cannot be given a second time, as hyperparameters.
+# Arguments that a script gets from fields of the config, and that algo_params may therefore not set.
 FROM_CONFIG = {
     "exp_name": "algo",
     "env_id": "env_id",
@@ -47,7 +47,7 @@ _CANNOT_RUN = {
         "was tried, and does not run with the versions that can be installed",
     ),
 }
-# What scripts with such a word in their name import, for when there is no checkout to read it from.
+# Packages that scripts with this word in their name import, if there is no checkout to read.
 _PACKAGES = {"jax": "jax", "envpool": "envpool", "procgen": "procgen", "pettingzoo": "supersuit"}
 
 
@@ -59,18 +59,18 @@ class Script:
     module: str
     path: Path
     style: Style
-    # Everything that the script itself can be told, in its own words.
+    # All arguments of the script, under its own names.
     parameters: tuple[Parameter, ...]
     version: str
 
     @property
     def hyperparameters(self) -> tuple[Parameter, ...]:
-        """What `algo_params` may hold: all but what the config's own fields say."""
+        """The names that `algo_params` may have: all but those set by fields of the config."""
         return tuple(each for each in self.parameters if each.name not in FROM_CONFIG)
 
     @property
     def source(self) -> str:
-        """Whose code it is, and its version."""
+        """Origin and version of the code."""
         return f"{_NAMES[self.upstream]} {self.version}"
 
 
@@ -78,12 +78,12 @@ _NAMES: Mapping[Upstream, str] = {"ours": "cleanrl_worker", "checkout": "checkou
 
 
 def profile() -> str:
-    """The profile that this process lives in: gymnasium is what `legacy` does not have."""
+    """The profile of this process: only `default` has gymnasium."""
     return "default" if importlib.util.find_spec("gymnasium") else "legacy"
 
 
 def find_script(algo: str) -> Script:
-    """Find the script of an algorithm in this environment; raise ConfigError that says what is missing."""
+    """Find the script of an algorithm in this environment; ConfigError says what is missing."""
     algorithm = DEFAULT_ALGO_REGISTRY[algo]
     if algo in _CANNOT_RUN:
         raise ConfigError(f"{algo} {_CANNOT_RUN[algo]}")
@@ -141,7 +141,7 @@ def _packages_by_name(name: str) -> list[str]:
 
 
 def _missing(path: Path, folder: Path, seen: set[Path]) -> Iterator[str]:
-    """Packages that a script imports at its top, or modules of its checkout do, and that are not installed."""
+    """Yield packages that a script, or a module of its checkout, imports at the top and that are not installed."""
     seen.add(path)
     for name in _imports(path):
         local = folder / f"{name.replace('.', '/')}.py"
@@ -158,11 +158,11 @@ def _is_there(package: str, folder: Path) -> bool:
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """The modules that a file imports at its top; those of a library that scripts share are read once for all."""
+    """Return the modules that a file imports at the top; cached, since scripts share modules."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError):
-        return ()  # Whoever reads its arguments says what is wrong with it.
+        return ()  # reading its arguments reports the error
     names: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -178,7 +178,7 @@ def _checkout() -> Path | None:
 
 
 def upstream_version() -> str | None:
-    """The version of CleanRL here: its release in `legacy`, the commit of a checkout; None if there is no checkout."""
+    """Return the version of CleanRL: the release in `legacy`, else the commit of the checkout, or None."""
     if profile() == "legacy":
         try:
             return importlib.metadata.version("cleanrl")
@@ -190,14 +190,14 @@ def upstream_version() -> str | None:
 
 @functools.cache
 def _version_of(folder: Path) -> str:
-    """The version of a checkout, asked once: a run is not told of edits that come after its start."""
+    """Return the version of a checkout; cached, so that later edits do not change it during a run."""
     return _commit(folder) or _digest(folder)
 
 
 def _commit(folder: Path) -> str:
-    """The commit of a checkout, with `+dirty` if files were edited; empty if git does not know."""
+    """Return the commit of a checkout, with `+dirty` if files were edited; empty without git."""
     if not (folder / ".git").exists():
-        return ""  # git would describe a repository that the folder happens to lie in
+        return ""  # git would describe an enclosing repository
     words = ["git", "-C", str(folder), "describe", "--always", "--match=", "--abbrev=7", "--dirty=+dirty"]
     try:
         found = subprocess.run(words, capture_output=True, text=True, check=False, timeout=10)
@@ -207,7 +207,7 @@ def _commit(folder: Path) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """A name for the scripts of a folder that is not under git."""
+    """Return a version for a folder that is not under git."""
     digest = hashlib.sha256()
     for path in sorted((folder / "cleanrl").glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -216,7 +216,7 @@ def _digest(folder: Path) -> str:
 
 @functools.cache
 def algorithm_cards() -> tuple[AlgorithmCard, ...]:
-    """Every algorithm of the registry: whether it runs here, what is missing, what it can be told."""
+    """Return a card for every algorithm of the registry."""
     return tuple(_card(algorithm) for algorithm in DEFAULT_ALGO_REGISTRY.values())
 
 

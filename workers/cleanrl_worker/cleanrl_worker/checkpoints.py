@@ -1,6 +1,6 @@
-"""Checkpoints of our own ppo: files that end in `.cleanrl_model`, whole or not there at all.
+"""Checkpoints of our own ppo: files with the suffix `.cleanrl_model`, written atomically.
 
-They hold tensors and a JSON text, nothing that could run; `weights_only=True` reads these and refuses the rest.
+They hold tensors and a JSON text, and no code; `weights_only=True` refuses anything else.
 """
 
 import json
@@ -22,14 +22,14 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class About:
-    """What a checkpoint says of itself, all plain JSON."""
+    """The description in a checkpoint, all plain JSON."""
 
     agent: str
     env_id: str
     seed: int
     step: int
     target: int
-    """The step at which the training that saved it is complete."""
+    """The last step of the training that saved it."""
     episodes: int
     args: dict[str, Any]
     observation_space: dict[str, Any]
@@ -45,7 +45,7 @@ class About:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that is needed to go on as if nothing had happened, but for episodes that were under way."""
+    """Everything that is needed to resume, except unfinished episodes."""
 
     about: About
     weights: dict[str, Any]
@@ -54,7 +54,7 @@ class Checkpoint:
 
 
 def save(checkpoint: Checkpoint, folder: Path) -> Path:
-    """Write `step-N.cleanrl_model`. Under that name there is never half a file, whenever the process dies."""
+    """Write `step-N.cleanrl_model` atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{STEP}{checkpoint.about.step}{SUFFIX}"
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -73,14 +73,14 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     draft.replace(path)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)  # the new name, too, is to survive a power cut
+        os.fsync(descriptor)  # so that the new name survives a power cut, too
     finally:
         os.close(descriptor)
     return path
 
 
 def read(path: Path, field: str) -> Any:
-    """Read a file that torch saved, whoever saved it; ConfigError blames `field`."""
+    """Read a file that torch saved; ConfigError names `field`."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -97,7 +97,7 @@ def is_ours(content: Any) -> bool:
 
 
 def parse(content: Any, path: Path, field: str) -> Checkpoint:
-    """Make a checkpoint of what was read, or say why it is none."""
+    """Parse the content of a checkpoint; ConfigError says why it is none."""
     if not is_ours(content):
         raise ConfigError(
             f"{field}: {str(path)!r} was not saved by this worker's ppo: models of upstream scripts can be evaluated"

@@ -1,7 +1,7 @@
-"""The command line of an upstream script: what the config says, in the words of that script.
+"""The command line of an upstream script, made from the config.
 
-Scripts of a checkout read their arguments with tyro (`--cuda`, `--no-cuda`), those of cleanrl 0.4.8 with argparse
-(`--cuda False`). Of the config's fields a script is told those that it knows.
+Scripts of a checkout parse it with tyro (`--cuda`, `--no-cuda`), those of cleanrl 0.4.8 with argparse
+(`--cuda False`). A script gets only the config's fields that it has an argument for.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ __all__ = ["arguments_of", "values_of"]
 
 
 def arguments_of(script: Script, config: CleanRLWorkerConfig) -> list[str]:
-    """Return the arguments with which a script does what the config says; the config has checked its algo_params."""
+    """Return the arguments for a script; the config has validated its algo_params."""
     given = {**_from_fields(config), **config.extras.algo_params}
     arguments = []
     for parameter in script.parameters:
@@ -56,6 +56,6 @@ def _argument(parameter: Parameter, value: Any, style: str) -> list[str]:
     name = parameter.name.replace("_", "-")
     if isinstance(value, bool) and style == "tyro":
         return [f"--{name}" if value else f"--no-{name}"]
-    text = str(int(value) if parameter.type == "int" else value)  # JSON and YAML make a float of 1e6
-    # A value that begins with a dash would be taken for an option.
+    text = str(int(value) if parameter.type == "int" else value)  # JSON and YAML read 1e6 as a float
+    # A value that begins with a dash would be parsed as an option.
     return [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]

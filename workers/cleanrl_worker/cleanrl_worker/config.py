@@ -1,4 +1,4 @@
-"""What a CleanRL run can be told: five fields that every run has, and `extras` for the rest."""
+"""The config of a CleanRL run: five fields, and `extras` for the rest."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Self
@@ -33,7 +33,7 @@ _NEEDS: dict[Mode, tuple[str, ...]] = {
     "script": ("extras.script",),
 }
 _INSTEAD = {"extras.checkpoint_path": "extras.policy_path"}
-"""What may be given in place of another field."""
+"""A field that may replace another."""
 _EARLIER_NAMES = {
     "MOSAIC_FASTLANE_INTERVAL_MS": "CLEANRL_FASTLANE_INTERVAL_MS",
     "MOSAIC_FASTLANE_MAX_DIM": "CLEANRL_FASTLANE_MAX_DIM",
@@ -42,28 +42,28 @@ _PRESETS = ("BABYAI_GOTO_CURRICULUM", "BABYAI_DOORKEY_CURRICULUM")
 
 
 class Stage(BaseModel):
-    """One environment of a curriculum, and when it is left; the last one is never left."""
+    """One environment of a curriculum, and the condition that ends the stage; the last stage never ends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     env_id: str = Field(min_length=1, description="The environment of this stage")
-    steps: int | None = Field(default=None, ge=1, description="Leave after so many steps: short for steps>=N")
+    steps: int | None = Field(default=None, ge=1, description="End after this many steps: short for steps>=N")
     condition: str | None = Field(
         default=None,
-        description="Leave when this holds: steps>=N, episodes>=N, episode_return>=X, or several joined by |",
+        description="End when this holds: steps>=N, episodes>=N, episode_return>=X, or several joined by |",
     )
 
 
 class CleanRLExtras(FrameFields):
-    """Everything beside the five fields; a run needs none of it."""
+    """Optional settings."""
 
     mode: Literal["train", "resume_training", "policy_eval", "interactive", "script"] = Field(
         default="train", description="What to do; a curriculum_schedule makes a training of mode train follow it"
     )
     cuda: bool = Field(default=False, description="Use a GPU")
-    use_cuda: bool = Field(default=False, description="Another name of cuda")
+    use_cuda: bool = Field(default=False, description="Alias of cuda")
     tensorboard_dir: str = Field(default="tensorboard", description="Where TensorBoard files go, in the run's folder")
-    track_wandb: bool = Field(default=False, description="Log to Weights & Biases, too")
+    track_wandb: bool = Field(default=False, description="Also log to Weights & Biases")
     wandb_mode: Literal["online", "offline"] = Field(
         default="offline", description="offline keeps W&B's files in the run's folder; online sends them"
     )
@@ -73,13 +73,13 @@ class CleanRLExtras(FrameFields):
         default_factory=dict, description="Hyperparameters of the algorithm (mosaic workers describe cleanrl)"
     )
     capture_video: bool = Field(default=False, description="Keep videos of episodes")
-    checkpoint_every: int = Field(default=10_000, ge=1, description="ppo saves a checkpoint every so many steps")
-    checkpoint_keep: int = Field(default=10, ge=1, description="ppo keeps so many checkpoints, the newest")
+    checkpoint_every: int = Field(default=10_000, ge=1, description="ppo: steps between checkpoints")
+    checkpoint_keep: int = Field(default=10, ge=1, description="ppo: number of newest checkpoints to keep")
     curriculum_schedule: list[Stage] | str | None = Field(
         default=None, description=f"Stages of environments, or a preset: {', '.join(_PRESETS)}"
     )
     checkpoint_path: InputPath | None = Field(
-        default=None, description="resume_training: the checkpoint to go on from, or a run's folder"
+        default=None, description="resume_training: the checkpoint to resume from, or a run's folder"
     )
     policy_path: InputPath | None = Field(
         default=None,
@@ -93,9 +93,11 @@ class CleanRLExtras(FrameFields):
         default=10, ge=1, description="Episodes of an evaluation; in policy_eval, episode i has seed + i"
     )
     eval_num_envs: int = Field(default=8, ge=1, le=256, description="Episodes that are evaluated at a time")
-    eval_gamma: float = Field(default=0.99, ge=0, le=1, description="policy_eval: discount of the discounted return")
-    eval_repeat: int = Field(default=1, ge=1, description="policy_eval: how often to play them all")
-    deterministic: bool = Field(default=True, description="Evaluation and interactive: the likeliest action")
+    eval_gamma: float = Field(
+        default=0.99, ge=0, le=1, description="policy_eval: discount factor of the discounted return"
+    )
+    eval_repeat: int = Field(default=1, ge=1, description="policy_eval: number of repetitions")
+    deterministic: bool = Field(default=True, description="Evaluation and interactive: take the most likely action")
     script: InputPath | None = Field(
         default=None, description="script: a *.sh with @description, @phases, @total_timesteps"
     )
@@ -118,13 +120,13 @@ class CleanRLExtras(FrameFields):
         return schedule
 
     def fastlane_settings(self, environ: Mapping[str, str]) -> FastLaneSettings:
-        """As the kit does; the names that earlier CleanRL workers of MOSAIC had for two variables count, too."""
+        """As in the kit; two variables are also read under the names of earlier CleanRL workers of MOSAIC."""
         earlier = {name: environ[old] for name, old in _EARLIER_NAMES.items() if environ.get(old)}
         return super().fastlane_settings({**earlier, **{name: text for name, text in environ.items() if text}})
 
     @property
     def resumed(self) -> tuple[str, str]:
-        """resume_training: the checkpoint to go on from, and the field that names it."""
+        """resume_training: the checkpoint to resume from, and the field that names it."""
         name = "checkpoint_path" if self.checkpoint_path else "policy_path"
         return getattr(self, name) or "", f"extras.{name}"
 
@@ -141,7 +143,9 @@ class CleanRLWorkerConfig(WorkerConfig):
     env_id: str = Field(default="", description="The environment; module:id for one that a module registers")
     total_timesteps: int = Field(default=0, ge=0, description="The training budget, in steps of the environment")
     extras: CleanRLExtras = Field(default_factory=CleanRLExtras, description="Everything else")
-    raw: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False, description="What was given, as it was")
+    raw: dict[str, Any] = Field(
+        default_factory=dict, exclude=True, repr=False, description="The config as it was given"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -197,6 +201,6 @@ class CleanRLWorkerConfig(WorkerConfig):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Say what depends on the mode and on the algorithm, as found in this environment."""
+        """Add to the schema what depends on the mode and on the algorithms of this environment."""
         schema = handler.resolve_ref_schema(handler(core))
         return complete(schema, cls.model_fields["algo"].default, _NEEDS, _INSTEAD, algorithm_cards())

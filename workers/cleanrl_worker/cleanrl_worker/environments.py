@@ -1,4 +1,4 @@
-"""Environments for our own code: made by id, watched, counted, and brought into a form that an agent takes."""
+"""Environments for our own code: made by id, tapped, and adapted to an agent."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ _PICTURE_DIMENSIONS = 3
 
 
 def make_lane(context: RunContext[CleanRLWorkerConfig], videos: str, slot: int | None = None) -> FastLane:
-    """Make what shows and records environments; `videos` is what `capture_video` alone stands for.
+    """Make the run's FastLane; `videos` is the record setting for `capture_video`.
 
-    `slot` is the environment that is recorded, if the config is not to choose it.
+    `slot` overrides the config's choice of the environment that is recorded.
     """
     extras = context.config.extras
     settings = extras.fastlane_settings(os.environ)
@@ -43,9 +43,9 @@ def make_lane(context: RunContext[CleanRLWorkerConfig], videos: str, slot: int |
 
 
 def make(env_id: str, *, render: bool, field: str = "env_id") -> gymnasium.Env[Any, Any]:
-    """Make an environment, one that can `render` if that is wanted and possible; blame the config if it fails."""
+    """Make an environment, with `render` one that can render if possible; ConfigError names `field`."""
     require_registered(env_id, field)
-    # One that cannot render is used all the same: the lane says that there are no pictures.
+    # One that cannot render is used without frames, and the lane logs it.
     for options in [{"render_mode": "rgb_array"}, {}] if render else [{}]:
         try:
             return gymnasium.make(env_id, disable_env_checker=True, **options)
@@ -55,13 +55,13 @@ def make(env_id: str, *, render: bool, field: str = "env_id") -> gymnasium.Env[A
 
 
 def fit_to_agent(env: gymnasium.Env[Any, Any], env_id: str) -> tuple[gymnasium.Env[Any, Any], str]:
-    """Bring observations into a form that one of our agents takes, and say which one; refuse what none can learn."""
+    """Adapt observations to one of our agents, and return its kind; refuse spaces that no agent supports."""
     if not isinstance(env.action_space, spaces.Discrete):
         raise ConfigError(
             f"ppo needs a discrete action space; {env_id} has {text_of(env.action_space)}. Try ppo_continuous_action."
         )
     space = env.observation_space
-    if isinstance(space, spaces.Dict) and "image" in space.spaces:  # MiniGrid: direction and mission are left out
+    if isinstance(space, spaces.Dict) and "image" in space.spaces:  # MiniGrid: drop direction and mission
         env = _ImageOf(env)
         space = env.observation_space
     if isinstance(space, spaces.Box) and space.shape == VIEW and space.dtype == np.uint8:
@@ -82,7 +82,7 @@ def fit_to_agent(env: gymnasium.Env[Any, Any], env_id: str) -> tuple[gymnasium.E
 
 
 def check_for_ppo(env_id: str, field: str = "env_id") -> tuple[Any, Any]:
-    """Refuse an environment that our ppo cannot play; return the spaces that an agent has to do with there."""
+    """Refuse an environment that our ppo does not support; return its adapted spaces."""
     env = make(env_id, render=False, field=field)
     try:
         env, _ = fit_to_agent(env, env_id)
@@ -92,7 +92,7 @@ def check_for_ppo(env_id: str, field: str = "env_id") -> tuple[Any, Any]:
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
-    """Refuse a schedule before the training if one agent cannot go through all of it."""
+    """Refuse a schedule whose stages one agent cannot share."""
     first = None
     for number, stage in enumerate(stages):
         field = f"extras.curriculum_schedule.{number}.env_id"
@@ -110,7 +110,7 @@ def check_stages(stages: Sequence[Stage]) -> None:
 
 
 class _ImageOf(gymnasium.ObservationWrapper):  # type: ignore[type-arg]
-    """Keeps the image of an observation that has several parts."""
+    """Keeps only the image of a dict observation."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -121,7 +121,7 @@ class _ImageOf(gymnasium.ObservationWrapper):  # type: ignore[type-arg]
 
 
 class EpisodeTap(gymnasium.Wrapper):  # type: ignore[type-arg]
-    """Adds up what an environment gives, before other wrappers change it, and tells when an episode has ended."""
+    """Sums the raw rewards of an episode, and calls `on_end` when it ends."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class EpisodeTap(gymnasium.Wrapper):  # type: ignore[type-arg]
         on_end: Callable[["EpisodeTap", dict[str, Any]], None] | None = None,
         gamma: float = 1.0,
     ) -> None:
-        """Call `on_end` with the tap and the last info; `gamma` is the discount of `discounted`."""
+        """Call `on_end` with the tap and the last info; `gamma` is the discount factor of `discounted`."""
         super().__init__(env)
         self._on_end = on_end
         self._gamma = gamma

@@ -1,4 +1,4 @@
-"""Evaluation of a trained model: many episodes, several at a time, each with a seed of its own."""
+"""Evaluation of a trained model: many episodes, several at a time, each with its own seed."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from mosaic_worker.context import RunContext
 __all__ = ["UNSAVED", "Result", "Seat", "play", "run_batched_evaluation", "summarize"]
 
 _VIDEOS = "best,worst"
-"""What capture_video records."""
+"""The record setting for capture_video."""
 _POLICY_STREAM = 2
 UNSAVED = (
     "{algo} does not save the statistics by which it normalises observations: they were estimated anew, over {episodes}"
@@ -29,7 +29,7 @@ UNSAVED = (
 
 @dataclass
 class Seat:
-    """One of the environments, and the episode that is played in it."""
+    """One of the environments, and its current episode."""
 
     env: gymnasium.Env[Any, Any]
     tap: EpisodeTap
@@ -50,17 +50,17 @@ class Result:
 
 
 def run_batched_evaluation(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
-    """Play all episodes, `eval_repeat` times; episode i is reset with seed + i, however many run at a time."""
+    """Play all episodes, `eval_repeat` times; episode i is reset with seed + i, whatever the batch size."""
     use_threads()
     config, extras = context.config, context.config.extras
-    seed = config.seed or 0  # the runtime has drawn one if it was not given
+    seed = config.seed or 0  # the runtime has derived one if it was not given
     policy = load_policy(config)
     if policy.path is not None:
-        # Not as `step`: the steps of this run are those that it plays.
+        # Not as `step`, which counts the steps of this run.
         context.emitter.checkpoint_loaded(str(policy.path), trained_steps=policy.step)
     if episodes := policy.warm_up(context.stop.check):
         context.emitter.log("warning", UNSAVED.format(algo=config.algo, episodes=episodes))
-    # One environment is recorded. For the best and the worst of all episodes it has to play them all.
+    # Only one environment is recorded, so it has to play every episode.
     is_recorded = extras.capture_video or extras.record_settings(os.environ).is_on
     batch = 1 if is_recorded else min(extras.eval_num_envs, extras.eval_episodes)
     lane = make_lane(context, _VIDEOS, slot=0 if is_recorded else None)
@@ -110,7 +110,7 @@ def play(
 ) -> Iterator[Result]:
     """Play one episode for each seed and yield its result; whichever environment is free takes the next seed.
 
-    Actions are the likeliest, or with `stream` sampled, by generators that depend on the seed and the stream alone.
+    Actions are the most likely or, with `stream`, sampled by generators that depend on the seed and the stream alone.
     `check` is called between steps and may raise.
     """
     steps, waiting = 0, iter(seeds)
@@ -126,7 +126,7 @@ def play(
                 yield Result(seat.seed, seat.tap.total, seat.tap.discounted, seat.tap.length, steps)
                 if not _begin(seat, waiting, stream):
                     playing.remove(seat)
-            elif terminated or truncated:  # a wrapper ended it, such as that of Atari's lives; the game goes on
+            elif terminated or truncated:  # a wrapper ended it, such as Atari's episodic life; the game continues
                 seat.view, _ = seat.env.reset()
 
 

@@ -1,4 +1,4 @@
-"""Reads from a script's source what it can be told: `class Args` for tyro, `add_argument` calls for argparse.
+"""Reads a script's arguments from its source: `class Args` for tyro, `add_argument` calls for argparse.
 
 Nothing of the script is run or imported, so this works for scripts whose libraries are not installed, and costs
 milliseconds.
@@ -20,7 +20,7 @@ Type = Literal["bool", "int", "float", "str"]
 Value = bool | int | float | str | None
 
 _TYPES: dict[str, Type] = {"bool": "bool", "int": "int", "float": "float", "str": "str"}
-# CleanRL's own words for fields that its scripts compute from others: giving them changes nothing.
+# CleanRL's comment for fields that its scripts compute from others: setting them has no effect.
 _COMPUTED = re.compile(r"(filled|computed) in runtime")
 _UNKNOWN = object()
 _SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -49,7 +49,7 @@ def read_arguments(source: str) -> tuple[Style, tuple[Parameter, ...]]:
 
 
 def _fields(args: ast.ClassDef, lines: list[str]) -> Iterator[Parameter]:
-    """The fields of a dataclass; the string below a field is its help."""
+    """Return the fields of a dataclass; the string below a field is its help."""
     remarks = (
         number for number, line in enumerate(lines, start=1) if _COMPUTED.search(line) and line.strip()[0] == "#"
     )
@@ -65,7 +65,7 @@ def _fields(args: ast.ClassDef, lines: list[str]) -> Iterator[Parameter]:
 
 
 def _annotated(annotation: ast.expr) -> Type | None:
-    """The type that an annotation names; None if it is not a single value, such as a list."""
+    """Return the type that an annotation names; None for a list and the like."""
     match annotation:
         case ast.Name(id=name):
             return _TYPES.get(name)
@@ -86,7 +86,7 @@ def _is_add_argument(call: ast.Call) -> bool:
 
 
 def _option(call: ast.Call) -> Iterator[Parameter]:
-    """The parameter that one `add_argument` call makes; nothing if it is positional or a list."""
+    """Return the parameter of an `add_argument` call; None if it is positional or a list."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     names = [text for text in map(_text, call.args) if text.startswith("--")]
     kind = _converted(given)
@@ -97,7 +97,7 @@ def _option(call: ast.Call) -> Iterator[Parameter]:
 
 
 def _converted(given: Mapping[str | None, ast.expr]) -> Type | None:
-    """The type of an option: what `type` names, or text; None if it takes no value, or one of a kind of its own."""
+    """Return the type of an option; None if it takes no value, or a value of a custom type."""
     match given.get("type"):
         case ast.Name(id=name) if name in _TYPES:
             return _TYPES[name]
@@ -124,7 +124,7 @@ def _text(node: ast.expr | None) -> str:
 
 
 def _value(node: ast.expr | None) -> Any:
-    """The value of a simple expression, such as `int(1e6)` or `-10`; `_UNKNOWN` for what would have to be run."""
+    """Evaluate a simple expression, such as `int(1e6)` or `-10`; `_UNKNOWN` for anything that needs execution."""
     match node:
         case None:
             return None

@@ -1,4 +1,4 @@
-"""Interactive mode: a trained model acts, one request at a time, in its own environment or in somebody else's."""
+"""Interactive mode: a trained model acts, one request at a time, in its own environment or in another."""
 
 import sys
 from typing import Any
@@ -20,7 +20,7 @@ __all__ = ["CleanRLInteractive"]
 
 
 class CleanRLInteractive(InteractiveWorker):
-    """Answers requests with the model of `extras.policy_path`, or without one as an agent that has not learned yet."""
+    """Answers requests with the model of `extras.policy_path`, or else with an untrained agent."""
 
     def __init__(self, context: RunContext[CleanRLWorkerConfig]) -> None:
         """Load the model, if there is one; the environment is made by the first reset."""
@@ -37,7 +37,7 @@ class CleanRLInteractive(InteractiveWorker):
         self._agents: dict[str | None, _Guest] = {}
 
     def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; the same seed gives the same episode, whatever came before."""
+        """Start an episode; the same seed gives the same episode."""
         if self._env is None:
             self._policy = self._model or self._untrained()
             if episodes := self._policy.warm_up(self._context.stop.check):

@@ -1,8 +1,8 @@
 """Runs an upstream script as it is: `python -m cleanrl_worker.launcher MODULE_OR_PATH ARGS…`.
 
-The script finds what it would find if Python ran it: its arguments, `__main__`, and its own folder on the path. One
-script needs help. `ddpg_continuous_action` of cleanrl 0.4.8 builds `Actor()` without the argument that its `Actor`
-wants; the environment that it forgot becomes the default of that argument.
+The script runs as under Python itself, with its arguments, `__main__`, and its own folder on the path. One script has
+a bug: `ddpg_continuous_action` of cleanrl 0.4.8 calls `Actor()` without the required environment. The launcher gives
+that argument a default.
 """
 
 import builtins
@@ -17,7 +17,7 @@ _FORGETFUL = "cleanrl.ddpg_continuous_action"
 
 
 def _give_actor_its_environment(build: Any) -> Any:
-    """Return a `__build_class__` that gives the constructor of a class called Actor its default."""
+    """Return a `__build_class__` that gives the constructor of a class named Actor a default."""
 
     def build_class(body: Any, name: str, *bases: Any, **kwargs: Any) -> Any:
         made = build(body, name, *bases, **kwargs)
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     """Run the script that the first argument names; the others are its own."""
     name, *arguments = argv
     if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)  # a log is read while it grows
+        sys.stdout.reconfigure(line_buffering=True)  # so that the log can be followed
     if name.endswith(".py"):
         sys.path.insert(0, str(Path(name).resolve().parent))
         sys.argv = [name, *arguments]

@@ -1,4 +1,4 @@
-"""Files of trained models: which one is meant when a folder is given. Nothing is read here."""
+"""Files of trained models: finds the one that a path or folder means, without reading it."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ __all__ = ["STEP", "SUFFIX", "find_model"]
 
 SUFFIX = ".cleanrl_model"
 STEP = "step-"
-"""A checkpoint of our ppo is called `step-N.cleanrl_model`."""
+"""Checkpoints of our ppo are named `step-N.cleanrl_model`."""
 
 
 def find_model(path: Path, field: str) -> Path:
-    """Return the file, or of a folder, such as that of a run, the newest; ConfigError blames `field`."""
+    """Return the file or, in a folder such as a run's, the newest model; ConfigError names `field`."""
     if path.is_dir():
         return _newest(path, field)
     if not path.is_file():
@@ -21,9 +21,9 @@ def find_model(path: Path, field: str) -> Path:
 
 
 def _newest(folder: Path, field: str) -> Path:
-    """Of checkpoints that with the highest step, of the last attempt that saved any; else the file that is youngest.
+    """Return the checkpoint with the highest step, of the last attempt that saved any; else the youngest file.
 
-    A step is certain. When a file was written is not: copying a folder changes it.
+    Steps are reliable; modification times are not, since copying a folder changes them.
     """
     files = list(folder.rglob(f"*{SUFFIX}"))
     if not files:

@@ -1,7 +1,7 @@
-"""Trained models that act: checkpoints of our ppo, and what CleanRL's scripts save with `--save-model`.
+"""Trained models that act: checkpoints of our ppo, and models that CleanRL's scripts save with `--save-model`.
 
-A model of a script is loaded with the script's own network and environment: its module is imported from the checkout
-(it runs nothing unless it is `__main__`), and nothing of it is copied or changed.
+A script's model is loaded with the script's own network and environment: its module is imported from the checkout,
+unchanged (it trains only as `__main__`).
 """
 
 import inspect
@@ -43,36 +43,36 @@ _SCRIPTS = {
     "td3_continuous_action": "Actor",
     "ppo_continuous_action": "Agent",
 }
-"""The scripts that save a torch model, and the class of the network that acts."""
+"""Scripts that save a torch model, and the class of the acting network."""
 _WARM_UP_EPISODES = 20
 _WARM_UP_SEED = 2_000_000_000
-"""Far from the seeds that people give: the episodes that are counted are to be others."""
+"""Far from usual seeds, so that these episodes differ from the counted ones."""
 
 
 class Policy:
-    """Something that acts in an environment of its own making."""
+    """A trained model that acts in an environment that it makes."""
 
     env_id: str
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
     path: Path | None = None
-    """The file that it was loaded from, and the step at which that was saved, if it says so."""
+    """The file that it was loaded from; `step` is the training step of that file, if known."""
     step: int | None = None
     normalizes = False
-    """Whether its environment shows observations by mean and deviation, which nobody else's does."""
+    """Whether its environment normalises observations."""
 
     def make_env(self, lane: FastLane, index: int, gamma: float = 1.0) -> tuple[gymnasium.Env[Any, Any], EpisodeTap]:
         """Make environment number `index`, and the tap that counts what it gives."""
         raise NotImplementedError
 
     def warm_up(self, check: Callable[[], None]) -> int:
-        """Make up for what was not saved with the model; return how many episodes that took. `check` may stop it."""
+        """Estimate what was not saved with the model; return the number of episodes played. `check` may raise."""
         return 0
 
     def act(
         self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, mask: Any = None
     ) -> list[Any]:
-        """Choose an action for each observation: the likeliest, or with `generators` a sample of each one's."""
+        """Choose an action for each observation: the most likely or, with `generators`, a sample."""
         raise NotImplementedError
 
 
@@ -80,7 +80,7 @@ class OurPolicy(Policy):
     """An agent of our ppo."""
 
     def __init__(self, env_id: str, agent: Agent, observation_space: Any, action_space: Any) -> None:
-        """Act in `env_id` with an agent that was made for these spaces."""
+        """Act in `env_id` with an agent for these spaces."""
         self.env_id = env_id
         self.observation_space = observation_space
         self.action_space = action_space
@@ -89,7 +89,7 @@ class OurPolicy(Policy):
 
     @classmethod
     def untrained(cls, env_id: str, observation_space: Any, action_space: Any, kind: str, seed: int) -> "OurPolicy":
-        """An agent as it is before the first update."""
+        """Return an untrained agent."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             agent = AGENTS[kind](observation_space.shape, int(action_space.n))
@@ -97,7 +97,7 @@ class OurPolicy(Policy):
 
     @classmethod
     def load(cls, content: Any, path: Path, env_id: str) -> "OurPolicy":
-        """Take the agent of a checkpoint; without `env_id` it acts where it was trained last."""
+        """Load the agent of a checkpoint; without `env_id` it acts where it was trained last."""
         saved = checkpoints.parse(content, path, _FIELD)
         about = saved.about
         if about.agent not in AGENTS:
@@ -115,14 +115,14 @@ class OurPolicy(Policy):
         return policy
 
     def make_env(self, lane: FastLane, index: int, gamma: float = 1.0) -> tuple[gymnasium.Env[Any, Any], EpisodeTap]:
-        """Make an environment and see to it that the agent fits."""
+        """Make an environment and check that the agent fits."""
         tap = EpisodeTap(lane.wrap(make(self.env_id, render=lane.wants_frames), index), gamma=gamma)
         env, _ = fit_to_agent(tap, self.env_id)
         self.require_same(env.observation_space, env.action_space, self.env_id)
         return env, tap
 
     def require_same(self, observation_space: Any, action_space: Any, where: str) -> None:
-        """Refuse an environment with other spaces than the agent was made for; bounds may differ."""
+        """Refuse an environment whose spaces differ from the agent's; bounds may differ."""
         for mine, there in ((self.observation_space, observation_space), (self.action_space, action_space)):
             if (mine.shape, mine.dtype, getattr(mine, "n", 0)) != (there.shape, there.dtype, getattr(there, "n", 0)):
                 raise ConfigError(f"{_FIELD}: the agent was trained with {text_of(mine)}, {where} has {text_of(there)}")
@@ -130,7 +130,7 @@ class OurPolicy(Policy):
     def act(
         self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, mask: Any = None
     ) -> list[int]:
-        """Choose actions; those that `mask` has a 0 for are never taken."""
+        """Choose actions; `mask` has a 0 for illegal ones."""
         with torch.no_grad():
             batch = torch.as_tensor(np.stack(observations)).to(self._agent.dtype())
             logits = self._agent.logits(batch).numpy()
@@ -142,10 +142,10 @@ class OurPolicy(Policy):
 
 
 class ScriptPolicy(Policy):
-    """The network of an upstream script. Only one of ppo can be sampled; the others give one action."""
+    """The network of an upstream script. Only ppo's can be sampled; the others are deterministic."""
 
     def __init__(self, module: Any, algo: str, env_id: str, content: Any, path: Path) -> None:
-        """Build the network as the script does and give it the weights that were saved."""
+        """Build the network as the script does and load the saved weights."""
         self.env_id = env_id
         self.path = path
         self._module = module
@@ -183,17 +183,17 @@ class ScriptPolicy(Policy):
         return env, taps[0]
 
     def warm_up(self, check: Callable[[], None]) -> int:
-        """Estimate the mean and deviation by which the script's environment normalises observations, then keep them.
+        """Estimate the mean and deviation with which the script's environment normalises observations, and fix them.
 
-        The script saves the network without them. Environments that each began anew would show every episode
-        differently, depending on what was played there before.
+        The script does not save them. If every environment started its own statistics, an episode would depend on
+        those played before it.
         """
         if not self.normalizes:
             return 0
         env = self._thunk()()
         try:
             for seed in range(_WARM_UP_SEED, _WARM_UP_SEED + _WARM_UP_EPISODES):
-                generators = [np.random.default_rng(seed)]  # it sampled in its training, too
+                generators = [np.random.default_rng(seed)]  # the training sampled, too
                 view, over = env.reset(seed=seed)[0], False
                 while not over:
                     check()
@@ -207,7 +207,7 @@ class ScriptPolicy(Policy):
     def act(
         self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, mask: Any = None
     ) -> list[Any]:
-        """Choose actions in the way of the script."""
+        """Choose actions as the script does."""
         if mask is not None:
             raise RequestError(f"a model of {self._algo} does not know action masks")
         batch = torch.as_tensor(np.stack([np.asarray(each) for each in observations]), dtype=torch.float32)
@@ -215,7 +215,7 @@ class ScriptPolicy(Policy):
             if _SCRIPTS[self._algo] == "QNetwork":
                 return list(self._best(batch).tolist())
             acts = self._network.actor_mean if _SCRIPTS[self._algo] == "Agent" else self._network
-            # One by one: rounding depends on the size of a batch, and an episode is to be the same in any.
+            # One by one: rounding depends on the batch size, and an episode must not.
             actions = torch.cat([acts(each) for each in batch.split(1)]).numpy()
             if generators is not None:
                 deviation = self._network.actor_logstd.exp().numpy()[0]
@@ -243,17 +243,17 @@ class ScriptPolicy(Policy):
 
 
 class _Frozen(RunningMeanStd):
-    """Statistics that stay as they are."""
+    """Fixed statistics."""
 
     def __init__(self, found: RunningMeanStd) -> None:
         self.mean, self.var, self.count = found.mean.copy(), found.var.copy(), found.count
 
     def update(self, x: Any) -> None:
-        """Learn nothing from what is shown."""
+        """Ignore new observations."""
 
 
 def _normalizers(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """The wrappers of an environment that normalise observations."""
+    """Return the wrappers of an environment that normalise observations."""
     found = []
     while isinstance(env, gymnasium.Wrapper):
         found += [env] if isinstance(env, NormalizeObservation) else []
@@ -263,7 +263,7 @@ def _normalizers(env: gymnasium.Env[Any, Any]) -> list[Any]:
 
 @contextmanager
 def _made_with(lane: FastLane, index: int, gamma: float) -> Iterator[list[EpisodeTap]]:
-    """Let whatever calls `gymnasium.make` meanwhile get an environment that is watched and counted."""
+    """Patch `gymnasium.make` to return tapped environments, for the duration of the block."""
     original, taps = gymnasium.make, []
 
     def tapped(given: str, **options: Any) -> EpisodeTap:
@@ -281,7 +281,7 @@ def _made_with(lane: FastLane, index: int, gamma: float) -> Iterator[list[Episod
 
 
 def load_policy(config: CleanRLWorkerConfig) -> Policy:
-    """Load the model that the config names; ConfigError says why it cannot act."""
+    """Load the model that the config names; ConfigError says why it cannot be used."""
     if not config.extras.policy_path:
         raise ConfigError(f"{_FIELD}: missing; give the path of a trained model")
     path = find_model(Path(config.extras.policy_path), _FIELD)

@@ -1,4 +1,4 @@
-"""What is wrong with the hyperparameters of a config, each problem with its place."""
+"""Problems with the hyperparameters of a config, each with its field."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ _NEEDED = {"bool": "true or false", "int": "a whole number", "float": "a number"
 
 
 def parameter_problems(script: Script, given: Mapping[str, Any]) -> list[InitErrorDetails]:
-    """List what a script cannot be told: unknown names, values of another type."""
+    """List unknown names and values of the wrong type."""
     known = {each.name: each for each in script.hyperparameters}
     found = []
     for name, value in given.items():
@@ -25,7 +25,7 @@ def parameter_problems(script: Script, given: Mapping[str, Any]) -> list[InitErr
 
 
 def problem(field: str, value: Any, why: str) -> InitErrorDetails:
-    """One problem, as pydantic wants it."""
+    """Return a problem in pydantic's form."""
     return {
         "type": PydanticCustomError("refused", "{why}", {"why": why}),
         "loc": tuple(field.split(".")),
@@ -46,7 +46,7 @@ def _why(script: Script, known: Mapping[str, Parameter], name: str, value: Any) 
 
 
 def _fits(value: Any, kind: str) -> bool:
-    """Whether a value is of a type, as JSON Schema sees it: 25e3 is a whole number, true is none."""
+    """Whether a value has a type of JSON Schema: 25e3 is an integer, true is not."""
     if kind == "bool" or isinstance(value, bool):
         return kind == "bool" and isinstance(value, bool)
     if kind == "int":

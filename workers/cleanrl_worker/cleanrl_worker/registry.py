@@ -1,4 +1,4 @@
-"""Every algorithm by name: which upstream has it, and which actions it can learn to take."""
+"""All algorithms by name: their upstreams and action spaces."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +20,7 @@ class Algorithm:
     upstreams: tuple[Upstream, ...] = ("checkout",)
 
     def module(self, upstream: Upstream) -> str:
-        """The module to run: ours, or the script of that name in a checkout or in the package from PyPI."""
+        """Return the module to run: ours, or the script in a checkout or in the package from PyPI."""
         return OURS if upstream == "ours" else f"{_MODULES[upstream]}.{self.name}"
 
 
@@ -94,4 +94,4 @@ DEFAULT_ALGO_REGISTRY: dict[str, Algorithm] = {
         *_family("Continuous control", "discrete", "sac_atari"),
     ]
 }
-"""All names that a config may give as `algo`; `availability.py` says which of them can run here."""
+"""Valid values of `algo`; `availability.py` finds which of them run here."""

@@ -1,6 +1,6 @@
-"""A run of the CleanRL worker: refuses what cannot run, says that it begins, does what its mode is, and ends it.
+"""A run of the CleanRL worker: checks the config and runs its mode.
 
-Our own `ppo`, curricula, resumed trainings and evaluations run in this process. Scripts of CleanRL, unmodified, and
+Our own `ppo`, curricula, resumed trainings and evaluations run in this process. Unmodified scripts of CleanRL and
 shell scripts run in processes of their own, with the kit's hooks (`mosaic_worker.hooks`).
 """
 
@@ -47,7 +47,7 @@ class CleanRLWorkerRuntime:
         self._context = context
 
     def run(self) -> None:
-        """Do what the config says; a run without a seed gets one."""
+        """Run the config's mode; a run without a seed gets one."""
         context, config = self._context, self._context.config
         plan = context.plan
         if config.seed is None:
@@ -74,7 +74,7 @@ class CleanRLWorkerRuntime:
 
 
 def _effective(config: CleanRLWorkerConfig, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with every hyperparameter that the algorithm uses, those that were left to their defaults, too."""
+    """Return the config with every hyperparameter that the algorithm uses, defaults included."""
     document = config.model_dump(mode="json")
     if "hyperparameters" in plan:
         document["extras"]["algo_params"] = plan["hyperparameters"]
@@ -82,12 +82,12 @@ def _effective(config: CleanRLWorkerConfig, plan: Mapping[str, Any]) -> dict[str
 
 
 def drawn_seed(run_id: str) -> int:
-    """Draw a seed from 1, the same in all attempts of a run: 0 means none to the scripts of cleanrl 0.4.8."""
+    """Derive a seed of at least 1 from the run id; scripts of cleanrl 0.4.8 treat 0 as no seed."""
     return 1 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:8], "big") % _SEEDS
 
 
 def preflight(config: CleanRLWorkerConfig, resume: Resume | None = None) -> dict[str, Any]:
-    """Say what a config would run, or raise ConfigError for what can be known to fail. `--dry-run` does this, too.
+    """Return the plan of a run; raise ConfigError for what is known to fail.
 
     `resume` is the checkpoint of an earlier attempt, if there was one.
     """
@@ -127,7 +127,7 @@ def preflight(config: CleanRLWorkerConfig, resume: Resume | None = None) -> dict
 
 
 def _where(config: CleanRLWorkerConfig) -> str:
-    """Say where our ppo would train, if it can."""
+    """Return where our ppo would train; raise ConfigError if it cannot."""
     from cleanrl_worker.environments import check_for_ppo, check_stages  # noqa: PLC0415 - they import torch
 
     schedule = config.extras.curriculum_schedule
@@ -139,9 +139,9 @@ def _where(config: CleanRLWorkerConfig) -> str:
 
 
 def _goes_on(config: CleanRLWorkerConfig, resume: Resume | None) -> dict[str, Any]:
-    """What a resumed training is: steps are counted from where the checkpoint's training was.
+    """Return the plan of a resumed training, whose steps continue those of the checkpoint.
 
-    A later attempt goes on from its own checkpoint: what it once began with may be gone.
+    A later attempt resumes from its own checkpoint: the first one may be gone.
     """
     from cleanrl_worker import checkpoints  # noqa: PLC0415 - it imports torch, which other dry runs need not
 
@@ -156,7 +156,7 @@ def _goes_on(config: CleanRLWorkerConfig, resume: Resume | None) -> dict[str, An
 
 
 def _resumed(config: CleanRLWorkerConfig, resume: Resume | None) -> tuple[str, str]:
-    """The checkpoint from which a resumed training goes on, and the field that names it."""
+    """Return the checkpoint of a resumed training, and the field that names it."""
     return config.extras.resumed if resume is None else (str(resume.path), "resume.path")
 
 
@@ -167,7 +167,7 @@ def _saved_args(path: str, field: str) -> Mapping[str, Any]:
 
 
 def _is_upstream(config: CleanRLWorkerConfig) -> bool:
-    """Whether a script of CleanRL does the training, and not our own code."""
+    """Whether a script of CleanRL trains, not our own code."""
     is_ours = "ours" in DEFAULT_ALGO_REGISTRY[config.algo].upstreams and library() == "gymnasium"
     return config.mode == "train" and not is_ours
 
@@ -203,7 +203,7 @@ def _train_upstream(context: Context) -> Mapping[str, Any]:
     config = context.config
     script = find_script(config.algo)
     name = str(script.path) if script.upstream == "checkout" else script.module
-    # -P: the run's folder, which is the working folder, is no place to import from.
+    # -P: do not import from the working folder, which is the run's.
     command = [sys.executable, "-P", "-m", "cleanrl_worker.launcher", name, *arguments_of(script, config)]
     ending = run_upstream(context, command)
     judge(context, config.algo, ending)

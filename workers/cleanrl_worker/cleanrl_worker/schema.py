@@ -1,4 +1,4 @@
-"""The config's JSON Schema where pydantic cannot say it: what each mode needs and what each algorithm can be told."""
+"""Parts of the config's JSON Schema that pydantic cannot express: requirements of modes, and hyperparameters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def complete(
 ) -> dict[str, Any]:
     """Add to the schema of CleanRLWorkerConfig what depends on `algo` and `extras.mode`.
 
-    `needs` says which fields each mode needs, and `instead` which other one may stand in for one of them.
+    `needs` lists the fields that each mode requires, and `instead` the field that may replace one of them.
     """
     properties = {name: field for name, field in schema["properties"].items() if name != "raw"}
     properties["algo"] = {**properties["algo"], "enum": list(DEFAULT_ALGO_REGISTRY)}
@@ -45,7 +45,7 @@ def _extras(properties: dict[str, Any], required: Sequence[str] = ()) -> dict[st
 
 
 def _mode_is(mode: str, without: str | None = None) -> dict[str, Any]:
-    """What a config of a mode looks like; `train` is the default, and with a schedule it is a curriculum."""
+    """Return the condition for a mode; `train` is the default, and with a schedule it is a curriculum."""
     absent = {without.removeprefix("extras."): {"enum": [None, ""]}} if without else {}
     if mode == "train":
         return _extras({"mode": {"const": "train"}, "curriculum_schedule": {"const": None}})
@@ -79,7 +79,7 @@ def _algo_params(card: AlgorithmCard) -> dict[str, Any]:
 
 
 def _field(parameter: Parameter) -> dict[str, Any]:
-    """A parameter as a field; one that is None unless given may be given as None, too."""
+    """Return the schema of a parameter; one whose default is None may be null."""
     kind = _JSON_TYPES[parameter.type]
     field = {"type": kind} if parameter.default is not None else {"type": [kind, "null"]}
     return {**field, "default": parameter.default, "description": parameter.help}

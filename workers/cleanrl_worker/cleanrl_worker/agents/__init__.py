@@ -1,4 +1,4 @@
-"""The networks of our own ppo, by the kind of observation that they take."""
+"""The networks of our own ppo, by kind of observation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,4 +10,4 @@ __all__ = ["AGENTS", "Agent", "MLPAgent", "MinigridAgent"]
 
 Agent = MLPAgent | MinigridAgent
 AGENTS: dict[str, Callable[[Any, int], Agent]] = {"mlp": MLPAgent, "minigrid": MinigridAgent}
-"""Each takes the shape of an observation and the number of actions; checkpoints name it by its key."""
+"""Each takes the observation shape and the number of actions; checkpoints store the key."""

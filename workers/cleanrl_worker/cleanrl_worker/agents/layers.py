@@ -1,4 +1,4 @@
-"""How a layer's weights begin."""
+"""Initialisation of layers."""
 
 import math
 from typing import TypeVar
@@ -11,7 +11,7 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def orthogonal(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
-    """Begin with orthogonal weights and no bias, which keeps the size of what passes through."""
+    """Initialise with orthogonal weights and zero bias, which preserves the scale of activations."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

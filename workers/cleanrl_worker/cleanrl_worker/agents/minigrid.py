@@ -1,4 +1,4 @@
-"""The agent for what MiniGrid and BabyAI show: the 7 by 7 cells before the agent, three small numbers for each."""
+"""The agent for MiniGrid and BabyAI: a view of 7 by 7 cells, three small integers each."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ __all__ = ["VIEW", "MinigridAgent", "MinigridCNN"]
 VIEW = (7, 7, 3)
 _FEATURES = 128
 _LARGEST = 10.0
-"""A cell is (kind of object, colour, state); the kinds go from 0 to 10 and nothing is larger, though it is a uint8."""
+"""A cell is (object type, colour, state), of uint8; the maximum is 10, the last object type."""
 
 
 class MinigridCNN(nn.Module):
@@ -47,18 +47,18 @@ class MinigridAgent(nn.Module):
         self.critic = _head(1, gain=1.0)
 
     def logits(self, observations: Tensor) -> Tensor:
-        """How much each action is preferred, one row for each observation."""
+        """Return the logits of the actions, one row per observation."""
         logits: Tensor = self.actor(self.cnn(observations))
         return logits
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and the return that is expected from each observation on."""
+        """Return the logits, and the value of each observation."""
         features = self.cnn(observations)
         return self.actor(features), self.critic(features).squeeze(-1)
 
     @staticmethod
     def dtype() -> torch.dtype:
-        """In which form observations are kept and given."""
+        """The dtype of stored observations."""
         return torch.uint8
 
 

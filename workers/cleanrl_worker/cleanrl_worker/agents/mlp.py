@@ -1,4 +1,4 @@
-"""The agent for observations that are a row of numbers."""
+"""The agent for vector observations."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ _HIDDEN = 64
 
 
 class MLPAgent(nn.Module):
-    """Two layers of 64 with Tanh, from which an actor and a critic branch."""
+    """A shared trunk of two layers of 64 with Tanh, and an actor and a critic head."""
 
     def __init__(self, observation_shape: tuple[int, ...], actions: int) -> None:
         super().__init__()
@@ -22,21 +22,21 @@ class MLPAgent(nn.Module):
             orthogonal(nn.Linear(_HIDDEN, _HIDDEN)),
             nn.Tanh(),
         )
-        # A small gain lets the first policy be nearly uniform, whatever it sees.
+        # A small gain makes the initial policy nearly uniform.
         self.actor = orthogonal(nn.Linear(_HIDDEN, actions), gain=0.01)
         self.critic = orthogonal(nn.Linear(_HIDDEN, 1), gain=1.0)
 
     def logits(self, observations: Tensor) -> Tensor:
-        """How much each action is preferred, one row for each observation."""
+        """Return the logits of the actions, one row per observation."""
         logits: Tensor = self.actor(self.trunk(observations))
         return logits
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and the return that is expected from each observation on."""
+        """Return the logits, and the value of each observation."""
         features = self.trunk(observations)
         return self.actor(features), self.critic(features).squeeze(-1)
 
     @staticmethod
     def dtype() -> torch.dtype:
-        """In which form observations are kept and given."""
+        """The dtype of stored observations."""
         return torch.float32

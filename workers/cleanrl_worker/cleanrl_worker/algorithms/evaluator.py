@@ -1,4 +1,4 @@
-"""Evaluation during a training: the same episodes every time, with the agent as it is then."""
+"""Evaluation during a training, on the same episodes every time."""
 
 import copy
 
@@ -21,7 +21,7 @@ _FIGURES = ("return_mean", "return_std", "length_mean")
 class Evaluator:
     """Plays `eval_episodes` episodes every `eval_every` steps, and knows the best score so far.
 
-    It draws no random numbers from the generators of the training, which goes on as if there were no evaluation.
+    It uses no random generator of the training, so that the training is the same without it.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Evaluator:
         return step >= target or step // self._every > self._last // self._every
 
     def improves(self, agent: Agent, observation_space: object, action_space: object, reporter: Reporter) -> bool:
-        """Evaluate and report; True if the mean return is the best so far. A stop ends it, and nothing counts."""
+        """Evaluate and report; return whether the mean return is the best so far. A stop discards the evaluation."""
         extras, emitter, step = self._context.config.extras, self._context.emitter, reporter.step
         self._last = step
         policy = OurPolicy(self._env_id, copy.deepcopy(agent).cpu(), observation_space, action_space)

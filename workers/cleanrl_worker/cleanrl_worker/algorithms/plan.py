@@ -1,4 +1,4 @@
-"""What a training is to do: with which settings, from where, up to which step."""
+"""The plan of a training: its settings, its first and last step, the checkpoint it resumes from."""
 
 import os
 from dataclasses import dataclass, fields
@@ -34,20 +34,20 @@ class Plan(Generic[Args]):
     checkpoint: Checkpoint | None = None
     checkpoint_path: str = ""
     field: str = ""
-    """What in the config names the checkpoint."""
+    """The config field that names the checkpoint."""
 
 
 def use_threads() -> None:
-    """Let torch compute with one thread unless OMP_NUM_THREADS says otherwise, as it does for a run with more CPUs.
+    """Let torch use one thread, or as many as OMP_NUM_THREADS says, which is set for a run with more CPUs.
 
-    By itself torch takes one for each core. Most networks are so small that waking a second thread costs more than it
-    computes; and runs that share a machine are not to take each other's cores.
+    By default torch uses one per core. Most networks are so small that waking a second thread costs more than it
+    gains, and runs on one machine must not take each other's cores.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 
 
 def plan_of(context: RunContext[CleanRLWorkerConfig], settings: type[Args], first_env_id: str = "") -> Plan[Args]:
-    """Find out what to do. `first_env_id` is the environment of a curriculum's first stage, if there is one."""
+    """Make the plan of a run. `first_env_id` is the environment of a curriculum's first stage, if there is one."""
     config = context.config
     path, field = _checkpoint_path(context)
     if path is not None:
@@ -65,7 +65,7 @@ def plan_of(context: RunContext[CleanRLWorkerConfig], settings: type[Args], firs
             f"{field}: {str(path)!r} was trained on {about.env_id}, but env_id is {env_id}; leave env_id out, or"
             " give the checkpoint of a training on it"
         )
-    # A new attempt has the budget of the one before; who resumes a training asks for so many steps more.
+    # A new attempt keeps the budget of the run; resume_training asks for more steps.
     target = about.target if context.resume is not None else about.step + config.total_timesteps
     args = args_of(settings, config, about.args, about.env_id, target)
     return Plan(args, about.env_id, about.step, target, saved, str(path), field)
@@ -81,11 +81,11 @@ def _checkpoint_path(context: RunContext[CleanRLWorkerConfig]) -> tuple[Path | N
 
 
 def args_of(settings: type[Args], config: CleanRLWorkerConfig, saved: dict[str, Any], env_id: str, target: int) -> Args:
-    """Settings in the order in which they count: the config, algo_params, those of the checkpoint, the defaults."""
+    """Return the settings; in order of precedence: the config, algo_params, the checkpoint, the defaults."""
     hints = get_type_hints(settings)
     values = {name: value for name, value in saved.items() if name in hints}
     problems = []
-    for name, value in config.extras.algo_params.items():  # names and types were checked with the config
+    for name, value in config.extras.algo_params.items():  # the config has validated names and types
         try:
             values[name] = _value(hints[name], value)
             _check(name, values[name])
@@ -108,7 +108,7 @@ def args_of(settings: type[Args], config: CleanRLWorkerConfig, saved: dict[str, 
 
 
 def _value(hint: Any, value: Any) -> Any:
-    """Bring a number to the type of a setting: JSON and YAML make a float of 1e3, and 1 may stand for 1.0."""
+    """Convert a number to the type of a setting: JSON and YAML read 1e3 as a float, and 1 may mean 1.0."""
     kind = next(iter(get_args(hint)), hint)
     return kind(value) if kind in {int, float} and value is not None else value
 

@@ -1,4 +1,4 @@
-"""PPO in one file, in the style of CleanRL, that saves, stops cleanly and goes on where it stopped."""
+"""PPO in one file, in the style of CleanRL, with checkpoints, clean stops and resume."""
 
 import math
 import random
@@ -25,23 +25,23 @@ from mosaic_worker.context import RunContext
 __all__ = ["Args", "run_training", "train"]
 
 VIDEOS = "every=50"
-"""What capture_video records: episodes now and then, since the best one can only be had by rendering all of them."""
+"""What capture_video records; keeping the best episode would mean rendering every one."""
 
 
 @dataclass
 class Args:
-    """All settings; `extras.algo_params` may give those that the config does not have itself."""
+    """All settings; `extras.algo_params` may set those that are not fields of the config."""
 
     exp_name: str = "ppo"
     """the name of the experiment"""
     seed: int = 1
-    """where all randomness comes from"""
+    """seed of all random numbers"""
     torch_deterministic: bool = True
-    """let cuDNN use deterministic algorithms only"""
+    """use only deterministic algorithms of cuDNN"""
     cuda: bool = False
     """train on a GPU if there is one"""
     track: bool = False
-    """log to Weights & Biases, too"""
+    """also log to Weights & Biases"""
     wandb_project_name: str = "cleanRL"
     """the project at W&B"""
     wandb_entity: str | None = None
@@ -52,49 +52,49 @@ class Args:
     env_id: str = "CartPole-v1"
     """the environment"""
     total_timesteps: int = 500000
-    """how many steps to train for, over all environments"""
+    """total number of environment steps"""
     learning_rate: float = 2.5e-4
-    """the learning rate of the optimizer, at the beginning"""
+    """initial learning rate of the optimizer"""
     num_envs: int = 4
-    """how many environments are played side by side"""
+    """number of parallel environments"""
     num_steps: int = 128
-    """how many steps each environment takes between two updates"""
+    """rollout length: steps per environment between two updates"""
     anneal_lr: bool = True
-    """let the learning rate fall to zero over the training"""
+    """anneal the learning rate linearly to zero"""
     gamma: float = 0.99
-    """the discount of later rewards"""
+    """discount factor"""
     gae_lambda: float = 0.95
-    """how far advantages look ahead: 0 is one step, 1 the whole episode"""
+    """lambda of generalised advantage estimation"""
     num_minibatches: int = 4
-    """into how many minibatches the steps of an update are divided"""
+    """number of minibatches per epoch"""
     update_epochs: int = 4
-    """how often an update goes through its steps"""
+    """number of epochs per update"""
     norm_adv: bool = True
-    """bring the advantages of a minibatch to mean 0 and deviation 1"""
+    """normalise the advantages of each minibatch"""
     clip_coef: float = 0.2
-    """how far an update may move the probability of an action"""
+    """clipping coefficient of the surrogate objective"""
     clip_vloss: bool = True
-    """clip the loss of the value function in the same way"""
+    """also clip the value loss"""
     ent_coef: float = 0.01
-    """how much a policy is rewarded for being undecided"""
+    """entropy bonus coefficient"""
     vf_coef: float = 0.5
-    """how much the loss of the value function counts"""
+    """value loss coefficient"""
     max_grad_norm: float = 0.5
-    """the largest norm of a gradient; what is longer is shortened"""
+    """gradient-norm clip"""
     norm_reward: bool = True
     """divide rewards by the running standard deviation of the discounted return; reported returns are not scaled"""
     target_kl: float | None = None
-    """end an update early when the policy has moved so far"""
+    """approximate KL divergence at which an update stops early"""
 
 
 class Course(Protocol):
-    """A curriculum, as far as the training has to know: something to save and to go on from."""
+    """A curriculum: state to save and to restore."""
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, as plain JSON."""
+        """Return the state, as plain JSON."""
 
     def attach(self, reporter: Reporter, state: dict[str, Any] | None) -> None:
-        """Begin, or go on from a state, and report through `reporter`."""
+        """Start, or restore `state`, and report through `reporter`."""
 
 
 OnEnd = Callable[[EpisodeTap, dict[str, Any]], None]
@@ -103,14 +103,14 @@ MakeEnv = Callable[[int, OnEnd], tuple[gymnasium.Env[Any, Any], str]]
 
 @dataclass
 class Rollout:
-    """What the environments gave between two updates: arrays of (step, environment)."""
+    """The transitions between two updates: arrays of (step, environment)."""
 
     observations: Any
     actions: Any
     rewards: Any
     ends: Any
     cut: list[tuple[int, int, Any]]
-    """Where an episode was cut short by its time limit, and what was seen there."""
+    """Truncated episodes: step, environment and final observation."""
 
 
 def run_training(context: RunContext[CleanRLWorkerConfig]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def train(
             rollout = _play(envs, agent, views, length, reporter, context.stop)
             after = torch.as_tensor(np.stack(views))
             figures = rollout and _learn(state, rollout, after, args, context.stop)
-            if figures is None:  # asked to stop: what was not wholly learned from does not count, and is played again
+            if figures is None:  # asked to stop: the unfinished update is discarded, and its steps are played again
                 break
             learned = reporter.step
             speed = (learned - plan.step) / (time.perf_counter() - began)
@@ -203,7 +203,7 @@ def train(
 
 def _seed(args: Args) -> None:
     random.seed(args.seed)
-    np.random.seed(args.seed)  # noqa: NPY002 - what libraries use that do not know better
+    np.random.seed(args.seed)  # noqa: NPY002 - the global generator, which some libraries use
     torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
@@ -216,7 +216,7 @@ def _play(
     reporter: Reporter,
     stop: Any,
 ) -> Rollout | None:
-    """Let each environment take `length` steps; `views` is what they show at the beginning, and then at the end."""
+    """Take `length` steps in each environment; `views` holds the current observations, before and after."""
     count, device = len(envs), next(agent.parameters()).device
     first_action = int(getattr(envs[0].action_space, "start", 0))
     form = np.uint8 if agent.dtype() == torch.uint8 else np.float32
@@ -233,7 +233,7 @@ def _play(
         rollout.observations[at] = views
         with torch.no_grad():
             logits = agent.logits(torch.from_numpy(rollout.observations[at]).to(device)).cpu()
-        # The largest of logits with Gumbel noise is a sample of their distribution, at a fraction of the cost.
+        # The argmax of logits with Gumbel noise is a sample of their distribution, at a fraction of the cost.
         chosen = (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
         rollout.actions[at] = chosen
         for index, action in enumerate(chosen.tolist()):
@@ -251,9 +251,9 @@ def _play(
 
 
 def _learn(state: TrainingState, rollout: Rollout, after: Tensor, args: Args, stop: Any) -> dict[str, float] | None:
-    """Improve the agent with what was played; `after` is what the environments show now.
+    """Update the agent with a rollout; `after` holds the observations that follow it.
 
-    Returns the figures; None if it was asked to stop, which an update of minutes must not keep waiting.
+    Return the figures; None if a stop was requested, since an update may take minutes.
     """
     agent, optimizer = state.agent, state.optimizer
     device = next(agent.parameters()).device
@@ -265,7 +265,7 @@ def _learn(state: TrainingState, rollout: Rollout, after: Tensor, args: Args, st
         logits, values = agent(observations)
         before = _log_probability(logits, actions)
         last = agent(after.to(device, agent.dtype()))[1].cpu().numpy()
-        if rollout.cut:  # a time limit says nothing about what comes after: the value function does
+        if rollout.cut:  # bootstrap from the value of the final observation
             ends = torch.as_tensor(np.stack([view for *_, view in rollout.cut])).to(device, agent.dtype())
             for (at, index, _), value in zip(rollout.cut, agent(ends)[1].tolist(), strict=True):
                 rollout.rewards[at, index] += args.gamma * value
@@ -303,7 +303,7 @@ def _step(
     returns: Tensor,
     values: Tensor,
 ) -> Tensor:
-    """Take one step of the optimizer on a minibatch; return its figures."""
+    """Take one optimizer step on a minibatch; return its figures."""
     logits, value = agent(observations)
     log_probabilities = torch.log_softmax(logits, -1)
     log_ratio = log_probabilities.gather(-1, actions.unsqueeze(-1)).squeeze(-1) - before
@@ -318,7 +318,7 @@ def _step(
         error = torch.max(error, (near - returns).square())
     value_loss = 0.5 * error.mean()
     loss = policy_loss + args.vf_coef * value_loss
-    with torch.set_grad_enabled(args.ent_coef != 0):  # where it does not count, it is only reported
+    with torch.set_grad_enabled(args.ent_coef != 0):  # with coefficient 0 the entropy is only reported
         entropy = -(log_probabilities.exp() * log_probabilities).sum(-1).mean()
         if args.ent_coef != 0:
             loss = loss - args.ent_coef * entropy
@@ -338,7 +338,7 @@ def _log_probability(logits: Tensor, actions: Tensor) -> Tensor:
 
 
 def _advantages(rollout: Rollout, values: Any, last: Any, args: Args) -> Any:
-    """How much better each step was than expected (generalised advantage estimation)."""
+    """Return the advantages (generalised advantage estimation)."""
     advantages = np.zeros_like(rollout.rewards)
     ahead = np.zeros(len(last), np.float32)
     for at in reversed(range(len(advantages))):

@@ -1,4 +1,4 @@
-"""Where a training's figures go: events for MOSAIC, TensorBoard files, and Weights & Biases if that is asked for."""
+"""Reports a training: events for MOSAIC, TensorBoard files, and Weights & Biases if requested."""
 
 import math
 from collections import deque
@@ -17,7 +17,7 @@ __all__ = ["Reporter"]
 
 _WINDOW = 100
 _MAY_BE_NAN = "losses/explained_variance"
-"""It is, when all returns of a rollout are the same."""
+"""NaN if all returns of a rollout are equal."""
 
 
 class Reporter:
@@ -26,7 +26,7 @@ class Reporter:
     def __init__(
         self, context: RunContext[CleanRLWorkerConfig], settings: Mapping[str, Any], step: int, episodes: int
     ) -> None:
-        """Go on counting from `step` and `episodes`."""
+        """Continue counting from `step` and `episodes`."""
         self.step = step
         self.episodes = episodes
         self._emitter = context.emitter
@@ -44,7 +44,7 @@ class Reporter:
         return fmean(self._returns) if self._returns else None
 
     def on_end(self, tap: EpisodeTap, info: dict[str, Any]) -> None:
-        """Report an episode that has ended; in a curriculum, its stage too."""
+        """Report a finished episode, and in a curriculum its stage."""
         about = {name: info[name] for name in ("stage", "env_id") if name in info}
         self._returns.append(tap.total)
         self._emitter.episode(self.episodes, tap.total, length=tap.length, step=self.step, info=about or None)
@@ -53,7 +53,7 @@ class Reporter:
         self.episodes += 1
 
     def scalars(self, values: Mapping[str, float]) -> None:
-        """Report figures of an update; one that shows that the training is lost ends it."""
+        """Report the figures of an update; raise if a loss is NaN or infinite."""
         for tag, value in values.items():
             if "loss" in tag and tag != _MAY_BE_NAN and not math.isfinite(value):
                 kind = "NaN" if math.isnan(value) else "infinite"
@@ -63,19 +63,19 @@ class Reporter:
             self._board.add_scalar(tag, value, self.step)
 
     def log(self, message: str, level: str = "info") -> None:
-        """Tell people."""
+        """Report a message."""
         self._emitter.log(level, message, step=self.step)
 
     def close(self) -> None:
-        """Bring everything to disk."""
+        """Flush everything to disk."""
         self._board.close()
         if self._wandb is not None:
             self._wandb.finish()
 
 
 def _begin_wandb(context: RunContext[CleanRLWorkerConfig], settings: Mapping[str, Any]) -> Any:
-    """Start W&B before TensorBoard, whose files it then copies; offline, nothing leaves the run's folder."""
-    import wandb  # noqa: PLC0415 - only who asks for it pays for it
+    """Start W&B before TensorBoard, so that it copies its files; offline, nothing leaves the run's folder."""
+    import wandb  # noqa: PLC0415 - slow to import
 
     extras = context.config.extras
     return wandb.init(

@@ -1,4 +1,4 @@
-"""The state of a training: how it is saved, and how it is put back."""
+"""The state of a training: how it is saved and restored."""
 
 import json
 import random
@@ -23,7 +23,7 @@ __all__ = ["TrainingState"]
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that changes while an agent learns."""
+    """Everything that changes during a training."""
 
     plan: Plan[Any]
     kind: str
@@ -60,7 +60,7 @@ class TrainingState:
         return checkpoints.save(Checkpoint(about, weights, optimizer, torch.get_rng_state()), folder)
 
     def restore(self, saved: Checkpoint) -> None:
-        """Put everything back as it was, but for episodes under way, which begin again; refuse what does not fit."""
+        """Restore everything but unfinished episodes, which begin again; refuse a checkpoint that does not fit."""
         about, where = saved.about, f"{self.plan.field}: {self.plan.checkpoint_path!r}"
         for name, space in self._spaces().items():
             if getattr(about, name) != space:
@@ -73,9 +73,9 @@ class TrainingState:
             vars(self.returns).update(ReturnStatistics(**about.returns).state())
             version, words, gauss = about.random["python"]
             random.setstate((version, tuple(words), gauss))
-            np.random.set_state(tuple(about.random["numpy"]))  # noqa: NPY002 - the one that libraries share
+            np.random.set_state(tuple(about.random["numpy"]))  # noqa: NPY002 - the global generator
             torch.set_rng_state(saved.torch_random)
-            for env, generator in zip(self.envs, about.random["envs"], strict=False):  # there may be fewer than now
+            for env, generator in zip(self.envs, about.random["envs"], strict=False):  # the checkpoint may have fewer
                 env.unwrapped.np_random.bit_generator.state = generator
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"{where} does not fit: {error}") from error

@@ -1,7 +1,7 @@
-"""Curricula: Syllabus decides which stage it is, a wrapper puts its environment in place, and the loop of ppo goes on.
+"""Curricula: Syllabus chooses the stage, and a wrapper swaps the environments under the training loop of ppo.
 
-Of Syllabus we use the sequence of stages and the wrapper that swaps environments. Its wrappers that let processes share
-a curriculum are not needed, because all environments are in one process: so there is no handler of SIGINT.
+We use Syllabus's sequence of stages and its wrapper that swaps environments. All environments are in one process, so
+its wrappers that share a curriculum between processes, and their SIGINT handler, are not needed.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ __all__ = [
     "run_curriculum_training",
 ]
 
-# Syllabus takes shared memory when it is imported, for evaluators that we do not use, and never gives it back.
+# Syllabus creates shared memory at import, for evaluators that we do not use, and never frees it.
 evaluator.GymnasiumEvaluationWrapper.env_count.shm.unlink()
 
 
 class StagedCurriculum:
-    """Syllabus's SequentialCurriculum over the stages of a schedule; it says when a stage begins."""
+    """Syllabus's SequentialCurriculum over the stages of a schedule; reports when a stage begins."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         """Begin with the first stage."""
@@ -74,12 +74,12 @@ class StagedCurriculum:
         return int(self._sequence._curriculum_index)  # noqa: SLF001 - Syllabus has no other name for it
 
     def sample(self) -> int:
-        """Which stage an environment that begins an episode is to play."""
+        """Return the stage for the next episode of an environment."""
         with contextlib.redirect_stdout(io.StringIO()):  # Syllabus prints a line for each sample
             return int(self._sequence.sample(1)[0])
 
     def finished(self, stage: int, episode_return: float, length: int) -> None:
-        """Count an episode. One that began before the last change of stage says nothing about the stage of now."""
+        """Count an episode, unless it began before the last change of stage."""
         if stage != self.stage:
             return
         sequence = self._sequence
@@ -91,7 +91,7 @@ class StagedCurriculum:
             self._announce(f" (the one before took {steps:,} steps, {episodes:,} episodes: {fmean(returns):.3f})")
 
     def attach(self, reporter: Reporter, state: dict[str, Any] | None) -> None:
-        """Report through `reporter`, and go on from a state if there is one."""
+        """Report through `reporter`, and restore `state` if given."""
         self._reporter = reporter
         if state is not None:
             sequence = self._sequence
@@ -101,7 +101,7 @@ class StagedCurriculum:
         self._announce("")
 
     def state(self) -> dict[str, Any]:
-        """Where the curriculum stands, as plain JSON."""
+        """Return the state of the curriculum, as plain JSON."""
         sequence = self._sequence
         return {
             "schedule": [stage.model_dump(exclude_none=True) for stage in self.stages],
@@ -119,12 +119,12 @@ class StagedCurriculum:
 
 
 class BabyAITaskWrapper(ReinitTaskWrapper):  # type: ignore[misc]
-    """An environment that becomes that of the next stage when an episode begins and the curriculum has moved on."""
+    """An environment that switches to the current stage at the beginning of an episode."""
 
     def __init__(
         self, curriculum: StagedCurriculum, make_stage: Callable[[int], gymnasium.Env[Any, Any]], seed: int
     ) -> None:
-        """`make_stage` makes the environment of a stage; its randomness comes from `seed` and the stage."""
+        """`make_stage` makes the environment of a stage, which is seeded from `seed` and the stage."""
         first = make_stage(curriculum.stage)
         super().__init__(first, make_stage)
         self.task_envs[curriculum.stage] = first
@@ -135,7 +135,7 @@ class BabyAITaskWrapper(ReinitTaskWrapper):  # type: ignore[misc]
         self._length = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, in the stage of now."""
+        """Begin an episode in the current stage."""
         stage = self._curriculum.sample()
         if stage not in self.task_envs and seed is None:
             seed = int(np.random.SeedSequence((self._seed, stage)).generate_state(1)[0])
@@ -145,7 +145,7 @@ class BabyAITaskWrapper(ReinitTaskWrapper):  # type: ignore[misc]
         return view, {**info, **self._where()}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take a step; at the end of an episode, tell the curriculum."""
+        """Take a step; report the end of an episode to the curriculum."""
         view, reward, terminated, truncated, info = self.env.step(action)
         self._total += float(reward)
         self._length += 1
@@ -155,7 +155,7 @@ class BabyAITaskWrapper(ReinitTaskWrapper):  # type: ignore[misc]
         return view, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Close the environments of all stages that were played."""
+        """Close the environments of all stages."""
         for env in self.task_envs.values():
             env.close()
 
@@ -170,7 +170,7 @@ def run_curriculum_training(context: RunContext[CleanRLWorkerConfig]) -> dict[st
 
 
 def continue_curriculum(context: RunContext[CleanRLWorkerConfig], plan: Plan[Args]) -> dict[str, Any]:
-    """Go on with a curriculum from a checkpoint, which has the schedule, too."""
+    """Resume a curriculum from a checkpoint, which also has the schedule."""
     assert plan.checkpoint is not None and plan.checkpoint.about.curriculum is not None  # noqa: S101, PT018
     stages = [Stage.model_validate(stage) for stage in plan.checkpoint.about.curriculum["schedule"]]
     return _train(context, plan, stages)

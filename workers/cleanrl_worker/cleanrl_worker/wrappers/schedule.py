@@ -1,4 +1,4 @@
-"""Schedules of a curriculum: stages of environments, and the conditions on which they are left. Nothing runs here."""
+"""Schedules of a curriculum: stages of environments, and the conditions that end them."""
 
 import re
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ PRESETS = {
 }
 
 WINDOW = 100
-"""`episode_return` is the mean over so many episodes of the stage, the last ones."""
+"""Number of last episodes of a stage over which `episode_return` is the mean."""
 _ENOUGH = 20
-"""Before so many episodes there is no mean to speak of: one lucky episode is not to end a stage."""
+"""Minimum number of episodes for that mean, so that one lucky episode does not end a stage."""
 _DEFAULT = "steps>=100000"
 _METRICS = ("steps", "episodes", "episode_return")
 _CLAUSE = re.compile(r"\s*(\w+)\s*>=\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
@@ -47,13 +47,13 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Condition:
-    """Holds when any of its clauses does; a clause is a metric and the least that it has to be."""
+    """Holds if any clause does; a clause is a metric and its minimum."""
 
     clauses: tuple[tuple[str, float], ...]
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
-        """Read a text such as `steps>=300|episode_return>=0.9`; ValueError says what is allowed."""
+        """Parse a text such as `steps>=300|episode_return>=0.9`; ValueError lists what is valid."""
         clauses = []
         for part in text.split("|"):
             found = _CLAUSE.fullmatch(part)
@@ -68,7 +68,7 @@ class Condition:
         return cls(tuple(clauses))
 
     def holds(self, steps: int, episodes: int, returns: Sequence[float]) -> bool:
-        """Whether a stage with such figures is to be left."""
+        """Whether a stage with these figures ends."""
         return any(
             steps >= least
             if metric == "steps"
@@ -80,7 +80,7 @@ class Condition:
 
 
 def stages_of(schedule: Sequence[Stage] | str) -> list[Stage]:
-    """The stages of a schedule, which may be the name of a preset."""
+    """Return the stages of a schedule, which may be the name of a preset."""
     if not isinstance(schedule, str):
         return list(schedule)
     if schedule not in PRESETS:
@@ -89,14 +89,14 @@ def stages_of(schedule: Sequence[Stage] | str) -> list[Stage]:
 
 
 def condition_of(stage: Stage) -> Condition:
-    """When a stage is left; one that says nothing is left after 100,000 steps."""
+    """Return the condition that ends a stage; the default is 100,000 steps."""
     texts = [] if stage.steps is None else [f"steps>={stage.steps}"]
     texts += [] if stage.condition is None else [stage.condition]
     return Condition.parse("|".join(texts) or _DEFAULT)
 
 
 def check_schedule(schedule: Sequence[Stage] | str) -> None:
-    """Raise ValueError if a schedule cannot be read, naming the stage and the field."""
+    """Raise ValueError for an invalid schedule, naming stage and field."""
     stages = stages_of(schedule)
     if len(stages) < _FEWEST:
         raise ValueError(f"a curriculum has {_FEWEST} stages or more; for one environment give env_id alone")
