@@ -262,7 +262,7 @@ def test_library_that_installs_a_signal_handler_keeps_it(probe):
             "1 are running",
         ),
         ("import tempfile; file = tempfile.TemporaryFile()", "left files open"),
-        ("import os; os.kill(os.getpid(), 9)", "it ended without a word"),
+        ("import os; os.kill(os.getpid(), 9)", "it ended without an answer"),
     ],
 )
 def test_template_that_no_run_can_be_forked_from_says_why(probe, bad: str, reason: str):

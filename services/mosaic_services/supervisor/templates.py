@@ -112,7 +112,7 @@ class Template:
                 writer.write(json.dumps(question).encode() + b"\n")
                 await writer.drain()
                 line = await reader.readline()
-            answer: dict[str, Any] = json.loads(line) if line else {"error": "it ended without a word"}
+            answer: dict[str, Any] = json.loads(line) if line else {"error": "it ended without an answer"}
         except TimeoutError:
             raise TemplateError(f"it did not answer within {seconds:.0f} s") from None
         except (OSError, ValueError) as error:

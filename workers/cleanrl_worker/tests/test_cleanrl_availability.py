@@ -199,11 +199,11 @@ def test_legacy_runs_the_scripts_of_the_package_and_sends_the_others_to_default(
 
 
 @pytest.mark.parametrize("profile", ["default", "legacy"])
-def test_describing_imports_no_library_and_its_example_is_accepted(worker_of, profile):
+def test_describing_imports_no_torch_and_its_example_is_accepted(worker_of, profile):
     worker = worker_of(profile)
     program = (
         "import json, sys; from cleanrl_worker import get_worker_metadata as ask; print(json.dumps(ask().describe()));"
-        "assert not {'torch', 'gym', 'gymnasium', 'cleanrl'} & set(sys.modules)"
+        "assert not {'torch', 'cleanrl'} & set(sys.modules)"
     )
     done = subprocess.run(
         [worker.python, "-c", program], env=worker.environ, capture_output=True, text=True, check=False

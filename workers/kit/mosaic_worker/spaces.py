@@ -16,12 +16,12 @@ _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-i
 
 
 def _kind(space: Any) -> str | None:
-    """Name the kind of a space; a subclass counts as what it derives from."""
+    """Return the kind of a space; a subclass has the kind of its base."""
     return next((base.__name__ for base in type(space).__mro__ if base.__name__ in _KINDS), None)
 
 
 def space_to_json(space: Any) -> dict[str, Any]:
-    """Describe a space. One of an unknown kind becomes its class name and text, which nobody can turn back."""
+    """Describe a space. An unknown kind becomes its class name and text, which cannot be converted back."""
     kind = _kind(space)
     if kind == "Discrete":
         return {"type": kind, "n": int(space.n), "start": int(getattr(space, "start", 0))}
@@ -44,7 +44,7 @@ def space_to_json(space: Any) -> dict[str, Any]:
 
 
 def _bound(bound: Any) -> Any:
-    """Give a Box's bound as one number where it is the same everywhere: an image has a hundred thousand of them."""
+    """Return a Box's bound as one number if it is the same everywhere, as for images."""
     first = bound.flat[0].item() if bound.size else 0.0
     plain = first if (bound == first).all() else bound.tolist()
     return _name_infinities(plain)
@@ -63,7 +63,7 @@ def _read_infinities(value: Any) -> Any:
 
 
 def space_from_json(description: Any) -> Any:
-    """Build the gymnasium (or gym) space that a description names."""
+    """Build the gymnasium (or gym) space of a description."""
     try:
         spaces = import_module("gymnasium.spaces")
     except ImportError:
@@ -109,7 +109,7 @@ def _build_box(spaces: Any, description: dict[str, Any]) -> Any:
 
 
 def value_from_json(space: Any, value: Any) -> Any:
-    """Turn a plain JSON value into one that the space contains: an int, an array of the right type, a dict of those."""
+    """Convert a plain JSON value to one that the space contains: an int, an array of its dtype, a dict of those."""
     kind = _kind(space)
     try:
         if kind == "Discrete":

@@ -1,4 +1,4 @@
-"""The compliance suite: starts a worker as the platform would and looks at what it does.
+"""The compliance suite: starts a worker as the platform would and checks its behaviour.
 
 `python -m mosaic_worker.check NAME` inside the worker's environment; exit code 0 if nothing failed.
 """

@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the suite, print what it found, and return 0 if nothing failed."""
+    """Run the suite, print the results, and return 0 if no check failed."""
     parser = argparse.ArgumentParser(
         prog="python -m mosaic_worker.check", description="Check a worker of this environment"
     )
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
-    """End, but not before workers and folders of ours are gone, however often we are told to."""
+    """End after workers and folders are cleaned up; further signals are ignored."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""A worker started as a real process, with stdout to a file as the platform does it."""
+"""A worker as a real process, with stdout to a file, as on the platform."""
 
 import json
 import os
@@ -24,7 +24,7 @@ _STDERR_SHOWN = 2000
 
 @dataclass(frozen=True)
 class Subject:
-    """The worker under test, a folder to work in, and how long anything may take."""
+    """The worker under test, a working folder, and the time-out of every step."""
 
     name: str
     module: str
@@ -49,7 +49,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a process left behind."""
+    """Exit code and output of a process."""
 
     code: int
     stdout: bytes
@@ -72,7 +72,7 @@ class Finished:
         return self.stdout.splitlines()
 
     def only_object(self, what: str) -> dict[str, Any]:
-        """Return stdout as the one JSON object it must be."""
+        """Parse stdout as one JSON object."""
         try:
             document = json.loads(self.stdout)
         except ValueError as error:
@@ -83,7 +83,7 @@ class Finished:
 
 
 class WorkerProcess:
-    """A running worker in a session of its own; leaving the context kills what is left of it."""
+    """A running worker in its own session; leaving the context kills it."""
 
     def __init__(self, subject: Subject, label: str, arguments: list[str], environ: dict[str, str]) -> None:
         """Start it."""
@@ -106,7 +106,7 @@ class WorkerProcess:
         _kill(self.popen)
 
     def wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Wait until something holds; False if the process ended first. Fail the check when time is up."""
+        """Wait for a condition; return False if the process ended first. Fail the check on time-out."""
         deadline = time.monotonic() + self._timeout_s
         while not condition():
             if self.popen.poll() is not None:
@@ -122,7 +122,7 @@ class WorkerProcess:
             os.killpg(self.popen.pid, signal.SIGTERM)
 
     def wait(self) -> Finished:
-        """Wait for the end. Fail the check when time is up."""
+        """Wait for the end. Fail the check on time-out."""
         try:
             code = self.popen.wait(self._timeout_s)
         except subprocess.TimeoutExpired:

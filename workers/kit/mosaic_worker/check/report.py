@@ -1,4 +1,4 @@
-"""What the suite found, for people and for programs."""
+"""The results of the suite, as text and as JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -10,7 +10,7 @@ __all__ = ["CheckFailedError", "CheckSkippedError", "Result", "as_json", "as_tex
 
 @dataclass(frozen=True)
 class Result:
-    """How one check went; `reason` says why it failed or was skipped."""
+    """The result of one check; `reason` says why it failed or was skipped."""
 
     id: str
     description: str
@@ -23,26 +23,26 @@ class CheckFailedError(WorkerError):
 
 
 class CheckSkippedError(WorkerError):
-    """A check does not apply, or could not be made."""
+    """A check does not apply, or was impossible."""
 
 
 def passed(results: list[Result]) -> bool:
-    """Say whether nothing failed."""
+    """Whether no check failed."""
     return all(result.status != "fail" for result in results)
 
 
 def as_json(worker: str, results: list[Result]) -> dict[str, Any]:
-    """Give the results as plain values."""
+    """Return the results as plain values."""
     return {"worker": worker, "ok": passed(results), "checks": [asdict(result) for result in results]}
 
 
 def as_text(result: Result) -> str:
-    """Give a check in one line, and what was wrong below it."""
+    """Format a result as one line, with the reason below it."""
     line = f"{result.status}  {result.id:17}  {result.description}"
     return "\n".join([line, *(f"      {line}" for line in result.reason.splitlines())])
 
 
 def totals(worker: str, results: list[Result]) -> str:
-    """Count how the checks went."""
+    """Return the numbers of passed, failed and skipped checks."""
     count = {status: sum(result.status == status for result in results) for status in ("pass", "fail", "skip")}
     return f"{worker}: {count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"

@@ -1,4 +1,4 @@
-"""The checks, in the order in which they run; each is a function that raises if it finds something wrong."""
+"""The checks, in the order in which they run; each is a function that raises if it fails."""
 
 import tempfile
 from collections.abc import Callable, Collection
@@ -29,7 +29,7 @@ _ALWAYS = ("entry-point", "metadata")
 
 
 class Suite:
-    """One worker under test and what earlier checks learned about it."""
+    """One worker under test, and results of earlier checks."""
 
     def __init__(self, name: str, folder: Path, timeout_s: float) -> None:
         """Prepare; the checks fill in the rest."""
@@ -49,7 +49,7 @@ class Suite:
 
     @property
     def subject(self) -> Subject:
-        """The worker as something to start."""
+        """The worker, ready to be started."""
         if self.point is None:
             raise CheckSkippedError("the entry point was not found")
         return Subject(self.name, self.point.module.partition(".")[0], self._folder, self._timeout_s)
@@ -120,7 +120,7 @@ class Suite:
         finished.expect(2, "a run with an unknown field")
         events = _events(finished)
         names = [event.event for event in events]
-        # What takes long to import may have shown signs of life before.
+        # A heartbeat may come first, if imports take long.
         if names[-1:] != ["run_failed"] or set(names[:-1]) - {"heartbeat"}:
             raise CheckFailedError(f"expected one run_failed, found: {names}")
         category = getattr(events[-1], "category", None)
@@ -142,7 +142,7 @@ class Suite:
             raise CheckFailedError(f"{len(first)} and {len(second)} episodes; the first that differ: {different}")
 
     def prints(self) -> None:
-        """Run the example with code that prints in every way there is, from inside the process."""
+        """Run the example while code inside the process prints in every possible way."""
         journal = self._folder / "prints.stdout"
         config = self.subject.write_config("prints", self.example)
         environ = write_noisy_sitecustomize(self._folder / "noise", journal)
@@ -154,7 +154,7 @@ class Suite:
             raise CheckSkippedError("the example ended before anything could be printed; make it a little longer")
 
     def sigterm(self) -> None:
-        """Stop a run in the middle; try a few times, for an example may end too quickly."""
+        """Stop a run in the middle; try a few times, since the example may end too quickly."""
         config = self.subject.write_config("sigterm", self.example)
         for attempt in range(_SIGTERM_ATTEMPTS):
             with self.subject.start(f"sigterm-{attempt}", "--config", config) as process:
@@ -176,15 +176,15 @@ class Suite:
         raise CheckSkippedError(f"the example ended before SIGTERM arrived, {_SIGTERM_ATTEMPTS} times; make it longer")
 
     def resume(self) -> None:
-        """Stop a run that has saved a checkpoint, and let another go on from it, as the platform does after a fault."""
+        """Stop a run that has saved a checkpoint, and resume from it, as the platform does after a failure."""
         if not self.metadata.capabilities.supports_resume:
             raise CheckSkippedError("the capabilities do not say supports_resume")
-        # A worker may save when it is stopped; of one that does not, the first checkpoint is awaited.
+        # A worker may save when it is stopped; if not, wait for its first checkpoint.
         saved = self._stopped_at("resume-1", b'"episode"', b'"scalars"', b'"checkpoint_saved"')
         if saved is None or not saved[1]:
             saved = self._stopped_at("resume-2", b'"checkpoint_saved"') or saved
         if saved is None:
-            raise CheckFailedError("supports_resume, but a run of the example saves no checkpoint that is there")
+            raise CheckFailedError("supports_resume, but a run of the example saves no checkpoint that exists")
         path, step = saved
         document = {"metadata": {"worker": {"config": self.example}}, "resume": {"path": str(path), "step": step}}
         finished = self.subject.run("resumed", "--config", self.subject.write_config("resumed", document))
@@ -199,7 +199,7 @@ class Suite:
             raise CheckFailedError(f"the checkpoint is of step {step}, but the resumed run reports step {min(steps)}")
 
     def _stopped_at(self, label: str, *marks: bytes) -> tuple[Path, int | None] | None:
-        """Run the example until it writes one of `marks`, stop it, and return its last checkpoint that is there."""
+        """Run the example until it writes one of `marks`, stop it, and return its last existing checkpoint."""
         config = self.subject.write_config(label, self.example)
         with self.subject.start(label, "--config", config) as process:
             process.wait_for(lambda: any(mark in process.stdout.read_bytes() for mark in marks))
@@ -242,7 +242,7 @@ class Suite:
             raise CheckFailedError(f"the same seed gave different answers:\n{played[0]}\n{played[1]}")
 
     def interactive_agent(self) -> None:
-        """Be an agent in an environment with two actions."""
+        """Act as an agent with two actions."""
         self._needs("init_agent", "select_action")
         box = {"type": "Box", "low": "-Infinity", "high": "Infinity", "shape": [4], "dtype": "float32"}
         two = {"type": "Discrete", "n": 2, "start": 0}
@@ -301,7 +301,7 @@ CHECKS: tuple[tuple[str, str, Callable[[Suite], None]], ...] = (
     ("same-seed", "the same seed gives the same episodes", Suite.same_seed),
     ("prints", "what libraries print does not reach stdout", Suite.prints),
     ("sigterm", "SIGTERM gives run_cancelled, exit 143", Suite.sigterm),
-    ("resume", "a run goes on from the checkpoint of a stopped one", Suite.resume),
+    ("resume", "a run resumes from the checkpoint of a stopped one", Suite.resume),
     ("interactive", "ping, bad requests and stop are answered", Suite.interactive_basics),
     ("interactive-env", "reset and step, repeatable by seed", Suite.interactive_environment),
     ("interactive-agent", "init_agent and select_action", Suite.interactive_agent),
@@ -346,7 +346,7 @@ def _exactly_one_end(events: list[Event]) -> None:
 
 
 def _episodes(events: list[Event]) -> list[dict[str, Any]]:
-    """What must repeat: everything about an episode but the times."""
+    """Return what must repeat of each episode: everything but times."""
     kept = ("episode", "return", "length", "seed", "agent")
     dumps = [event.model_dump(by_alias=True) for event in events if event.event == "episode"]
     return [{name: dump.get(name) for name in kept} for dump in dumps]
