@@ -41,6 +41,8 @@ def join(db: sqlite3.Connection, run: str, attempt: int | None = None) -> list[P
             if attempt == each:
                 parts.append(Part(stream, each, _ALL_STEPS))
             continue
+        if last < 0:  # a later attempt started from the beginning
+            break
         parts.append(Part(stream, each, last))
         if len(streams) > 1 and (first := _first_step(db, stream)) is not None:
             last = min(_resumed_at(db, stream), first - 1, last)
