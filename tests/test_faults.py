@@ -1,4 +1,4 @@
-"""Each part dies while four workers emit flat out: afterwards nothing is lost, doubled, misjudged or left behind."""
+"""Each part is killed while four workers write without pause: nothing is lost, doubled, misjudged or left behind."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_process_paused_and_continued_during_burst_loses_no_event_and_no_run(sta
     process = {"supervisor": supervisor, "run host": host, "worker": host.children()[0]}[paused]
     process.suspend()
     paused_at = time.monotonic()
-    # Longer than any time-out on the way, but for that after which a host counts as lost.
+    # Longer than any time-out except the one after which a host counts as lost.
     wait_until("paused for long", lambda: time.monotonic() - paused_at > 6)
     process.resume()
     assert_all_succeeded_and_stored(stack, runs, events=2 * EVENTS)
@@ -133,7 +133,7 @@ def test_everything_but_the_runs_killed_at_once(stack):
 
 
 def watch_live(stack: Stack, run: str) -> tuple[list[int], float]:
-    """Play a live reader: the numbers of all journal lines until the run completes, and when that was."""
+    """Be a live reader: return the numbers of all journal lines until the run completes, and the time of that."""
     numbers: set[int] = set()
     for message in stack.bus.listen(topics.journal(run), timeout=30):
         batch = message.payload
@@ -161,17 +161,17 @@ def test_aggregator_stopped_for_a_while_catches_up_and_live_readers_do_not_wait(
     stack.wait_stored(run)
     assert stack.assert_stored_exactly_once(run) == 2_000 * seconds + 2
     lines = len(stack.stored_lines(run))
-    # The live reader subscribed a moment after the start; from its first line on it has seen every one.
+    # The live reader subscribed after the start; from its first line on it has received every one.
     assert numbers == list(range(numbers[0], lines))
     (counters,) = [each for each in stack.bus.request("telemetry", Streams(run=run)).streams if each.kind == "journal"]
-    # What is sent in a short while may wait in ZeroMQ's queues; what is sent in a minute does not fit there.
+    # ZeroMQ may queue what is sent in six seconds, but not what is sent in a minute.
     assert counters.repaired > 0 or seconds < 60
     assert (counters.stored, counters.missing) == (lines, 0)
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 8 MB where the telemetry store lies."""
+    """A file system of 8 MB for the telemetry store."""
     yield from mounted(tmp_path / "home" / "telemetry", "8m")
 
 
@@ -236,7 +236,7 @@ time.time = time_with_jumps
 
 @pytest.mark.slow
 def test_wall_clock_that_jumps_hurts_nothing(tmp_path, workers):
-    """The services' `time.time` is shifted under way (there is no moving this machine's clock in a test)."""
+    """`time.time` of the services is shifted, since a test cannot set the machine's clock."""
     patch = tmp_path / "patch"
     patch.mkdir()
     (patch / "sitecustomize.py").write_text(JUMPING_CLOCK)
@@ -325,7 +325,7 @@ def test_second_supervisor_of_the_same_name_is_refused(stack, tmp_path):
 
 @pytest.fixture
 def small_disk_for_runs(tmp_path):
-    """A file system of 4 MB where the runs lie."""
+    """A file system of 4 MB for the runs."""
     yield from mounted(tmp_path / "home" / "runs", "4m")
 
 
@@ -338,7 +338,7 @@ def test_disk_full_below_the_runs_makes_them_wait_and_fails_none(small_disk_for_
     runs = [stack.submit(config={"events": 10}) for _ in range(5)]
 
     def all_wait_and_say_why() -> bool:
-        # Now and then one of them is offered to the host again, and is starting until it has refused.
+        # The scheduler offers one to the host now and then; it is *starting* until the host refuses.
         states = [stack.state(run) for run in runs]
         assert {each.state for each in states} <= {"queued", "starting"}
         return all(each.state == "queued" and "cannot write" in each.reason for each in states)

@@ -1,4 +1,4 @@
-"""Pictures through shared memory, between real processes: whole or not at all, whoever is killed."""
+"""Frames in shared memory, between real processes: whole or not at all, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_handle_whose_picture_was_overwritten_says_so(folder):
 
 @pytest.mark.parametrize("word", [8, 9])
 def test_a_process_that_has_got_the_pid_of_the_writer_is_not_taken_for_it(folder, word):
-    """Its start time, or the boot of the machine, is another."""
+    """Its start time or boot id differs."""
     writer = FrameWriter(folder)
     writer.write(marked(0, (8, 8, 3)))
     words = np.fromfile(writer.path, np.uint64)
@@ -226,7 +226,7 @@ def test_dozens_of_readers_that_crash_and_dawdle_never_disturb_the_writer_nor_ge
     crashing, dawdling, steady = readers[::3], readers[1::3], readers[2::3]
     for each in (*crashing, *dawdling):
         assert each.stdout.readline() == "reads\n"
-    # Wherever they are, in the middle of a picture for the most part.
+    # Wherever they are, mostly in the middle of a frame.
     for each in dawdling:
         each.send_signal(signal.SIGSTOP)
     for each in crashing:
@@ -245,7 +245,7 @@ def test_dozens_of_readers_that_crash_and_dawdle_never_disturb_the_writer_nor_ge
 
 
 def test_a_slot_in_which_the_writer_was_killed_is_never_returned(folder):
-    """The writer kills itself when the pixels of picture 6 are there and its figures are not."""
+    """The writer kills itself when the pixels of frame 6 are written and its figures are not."""
     code = (
         "import os, sys; sys.path[:0] = sys.argv[2:]; from test_frames import marked; "
         "from mosaic_worker.frames.ring import FrameWriter; "
@@ -259,7 +259,7 @@ def test_a_slot_in_which_the_writer_was_killed_is_never_returned(folder):
         assert not reader.writer_is_alive
         newest = reader.latest()
         assert (newest.number, is_whole(newest)) == (5, True)
-        for number in (2, 6):  # what was in that slot, and what was to be
+        for number in (2, 6):  # The old frame of that slot, and the new one.
             lost = handle(newest, reader.path).model_copy(update={"number": number, "wall": float(number)})
             with pytest.raises(StaleFrameError):
                 reader.read(lost)
@@ -345,7 +345,7 @@ def test_a_header_that_is_overwritten_under_a_reader_says_so(folder, word):
 
 
 def test_pictures_that_are_overwritten_by_others_are_never_returned(folder):
-    """Not by the writer: noise where a slot begins. What it says must not lead the reader astray."""
+    """Noise at the start of a slot, not written by the writer, must not confuse the reader."""
     writer = FrameWriter(folder, slots=2)
     for number in range(2):
         writer.write(marked(number, (8, 8, 3)))
@@ -354,7 +354,7 @@ def test_pictures_that_are_overwritten_by_others_are_never_returned(folder):
         for _ in range(300):
             with writer.path.open("r+b") as file:
                 for slot in range(2):
-                    file.seek(256 + slot * 320 + 8)  # the lock is left as it was
+                    file.seek(256 + slot * 320 + 8)  # The lock stays.
                     file.write(noise.bytes(120))
             assert reader.latest() is None
 

@@ -1,4 +1,4 @@
-"""`mosaic frames` and the loop of a notebook, on a whole stack of real processes."""
+"""`mosaic frames`, and `bus.frames` as in a notebook, on a stack of real processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from frame_runs import ENDLESS, end, pixels, streams, submit, wait_for_frames
 from mosaic_cli import MOSAIC, Cli
-from picture_runs import ENDLESS, end, pixels, streams, submit, wait_for_pictures
 from PIL import Image
 from stack import ROOT, wait_until
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 def test_list_and_files_of_all_kinds(shared_stack, tmp_path):
     run = submit(shared_stack, frame_shape=[91, 120, 3])
-    wait_for_pictures(shared_stack, run)
+    wait_for_frames(shared_stack, run)
     cli = Cli(shared_stack.home.path)
     said = cli("frames", run).stdout
     assert re.search(r"main +120×91 +\d+ +[\d.]+ +step \d+  episode \d+  reward 1.5 ", said), said
@@ -155,7 +155,7 @@ def test_a_run_that_is_told_to_publish_is_waited_for_however_long_it_takes_to_be
 @pytest.mark.slow
 def test_watch_draws_in_a_terminal_until_q(shared_stack):
     run = submit(shared_stack)
-    wait_for_pictures(shared_stack, run)
+    wait_for_frames(shared_stack, run)
     ours, theirs = pty.openpty()
     environ = {**Cli(shared_stack.home.path).env, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "20"}
     process = subprocess.Popen([*MOSAIC, "frames", run, "--watch"], env=environ, stdin=theirs, stdout=theirs)
@@ -190,7 +190,7 @@ def test_watch_draws_in_a_terminal_until_q(shared_stack):
 @pytest.mark.slow
 def test_python_of_the_page_runs(shared_stack):
     run = shared_stack.submit(name="my-run", config={"frames": ENDLESS, "end": "hang"}, grace_s=5)
-    wait_for_pictures(shared_stack, run)
+    wait_for_frames(shared_stack, run)
     code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "frames.md").read_text(), re.DOTALL)[0]
     environ = {**os.environ, "MOSAIC_HOME": str(shared_stack.home.path)}
     done = subprocess.run(
@@ -233,7 +233,7 @@ def test_pictures_here_go_on_while_the_supervisor_is_dead(stack):
 
 
 def length(path: Path) -> int:
-    """How many pictures a film has."""
+    """Return the number of frames in a film."""
     if path.suffix == ".mp4":
         return imageio_ffmpeg.count_frames_and_secs(str(path))[0]
     with Image.open(path) as image:
@@ -241,7 +241,7 @@ def length(path: Path) -> int:
 
 
 def written(path: Path) -> bool:
-    """Whether something of a film that is being taken is in its file."""
+    """Whether a film that is being recorded has data in its file."""
     scratch = path.with_name(f".{path.name}.new{path.suffix}")
     return scratch.exists() and scratch.stat().st_size > 0
 
@@ -249,7 +249,7 @@ def written(path: Path) -> bool:
 @pytest.mark.slow
 def test_a_film_ends_with_the_run(shared_stack, tmp_path):
     run = submit(shared_stack)
-    wait_for_pictures(shared_stack, run)
+    wait_for_frames(shared_stack, run)
     out = tmp_path / "x.gif"
     filming = Cli(shared_stack.home.path).start("frames", run, "--save", str(out), "--seconds", "3600")
     try:
@@ -268,7 +268,7 @@ def test_a_film_ends_with_the_run(shared_stack, tmp_path):
 @pytest.mark.parametrize("name", ["x.gif", "x.mp4"])
 def test_ctrl_c_ends_a_film_and_keeps_it(shared_stack, tmp_path, name):
     run = submit(shared_stack)
-    wait_for_pictures(shared_stack, run)
+    wait_for_frames(shared_stack, run)
     ours, theirs = pty.openpty()
     out = tmp_path / name
     process = subprocess.Popen(
@@ -311,7 +311,7 @@ def test_ctrl_c_ends_a_film_and_keeps_it(shared_stack, tmp_path, name):
 
 
 def frames_of(count: int) -> list[SimpleNamespace]:
-    """Fakes of pictures: noise of four colours, a part of which changes; each stays for two moments."""
+    """Yield fake frames: noise of four colours, part of which changes; each comes twice."""
     noise = np.random.default_rng(1)
     colours = noise.integers(0, 256, (4, 3), np.uint8)
     picture = colours[noise.integers(0, 4, (90, 120))]
@@ -355,7 +355,7 @@ def test_a_gif_in_which_nothing_changes(tmp_path, count):
 
 def test_a_film_that_is_late_takes_the_newest_picture_nevertheless(monkeypatch):
     class Feed:
-        """A fake: there is always a new picture."""
+        """A fake that always has a new frame."""
 
         is_over = False
         numbers = itertools.count(1)
@@ -363,6 +363,6 @@ def test_a_film_that_is_late_takes_the_newest_picture_nevertheless(monkeypatch):
         def next(self, _wait):
             return next(self.numbers)
 
-    clock = itertools.count(step=100)  # as if each picture took so long to write
+    clock = itertools.count(step=100)  # As if each frame took long to write.
     monkeypatch.setattr(film, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     assert list(film._sample(0, Feed(), 20, 5, lambda _count: True)) == [0, 1, 2, 3, 4]

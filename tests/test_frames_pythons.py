@@ -1,4 +1,4 @@
-"""Every Python that is on this machine reads what this one writes, and the other way round."""
+"""Every Python on this machine reads frames that this one writes, and the other way round."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def runs(python: str | Path, code: str = "") -> bool:
 
 
 def find_python(minor: int) -> str:
-    """Find a Python that runs: on PATH (where pyenv puts some that do not), or beside the one of this test."""
+    """Find a Python that runs: on the PATH (where pyenv puts some that do not), or beside the one of this test."""
     found = [shutil.which(f"python3.{minor}"), *Path(sys.base_prefix).parent.glob(f"3.{minor}.*/bin/python3")]
     usable = [str(each) for each in found if each and runs(each)]
     return usable[0] if usable else pytest.skip(f"Python 3.{minor} is not on this machine")
 
 
 def with_numpy(python: str, place: Path) -> str:
-    """Return an interpreter of that version that has numpy, if need be in an environment that is made for it."""
+    """Return an interpreter of that version with numpy, in a new virtualenv if necessary."""
     if runs(python, "import numpy"):
         return python
     own = f"{place}/bin/python"

@@ -1,4 +1,4 @@
-"""Shared memory that is too small for pictures: a clear error, and nobody is killed."""
+"""Shared memory that is too small for frames: a clear error, and no process is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_no_room_is_a_clear_error_before_anything_is_made(tmp_path, monkeypatch)
 
 
 def test_room_that_cannot_be_had_after_all_is_a_clear_error_and_nothing_is_left(tmp_path):
-    """What the file system said was there is refused when it is asked for: here by a limit, elsewhere by a quota."""
+    """The file system reports free space but refuses it: here by a limit, elsewhere by a quota."""
     code = (
         "import resource, sys; import numpy as np; from mosaic_worker.frames.ring import FrameWriter; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
@@ -37,7 +37,7 @@ def test_room_that_cannot_be_had_after_all_is_a_clear_error_and_nothing_is_left(
 
 
 def test_a_small_shared_memory_gets_what_fits_and_a_clear_error_for_the_rest():
-    """A real one of 18 MB, where a process may have its own mounts; at last it says that it has more than it has."""
+    """A real file system of 18 MB, if the process may mount one; in the end it reports more space than it has."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not here")
     code = """

@@ -1,4 +1,4 @@
-"""Pictures through a whole stack of real processes: announced, sent, and nothing left of them."""
+"""Frames through a stack of real processes: announced, sent as pictures, and removed at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from mosaic_cli import Cli
-from picture_runs import (
+from frame_runs import (
     SUPERVISOR,
     counter,
     end,
@@ -24,8 +23,9 @@ from picture_runs import (
     run_host,
     streams,
     submit,
-    wait_for_pictures,
+    wait_for_frames,
 )
+from mosaic_cli import Cli
 from PIL import Image
 from stack import HOST, STRESS, wait_until
 
@@ -81,7 +81,7 @@ def test_warm_start_has_its_own_folder(shared_stack):
 
     def forked() -> str | None:
         run = submit(shared_stack, profile="warm")
-        assert wait_for_pictures(shared_stack, run).newest.file == str(folder(shared_stack, run) / "main.ring")
+        assert wait_for_frames(shared_stack, run).newest.file == str(folder(shared_stack, run) / "main.ring")
         end(shared_stack, run)
         return run if counter(shared_stack, "warm_starts") > before else None
 
@@ -94,7 +94,7 @@ def test_warm_start_has_its_own_folder(shared_stack):
 @pytest.mark.slow
 def test_nothing_is_encoded_unasked_and_one_picture_once_for_ten_readers(stack):
     run = submit(stack, frames=1)
-    newest = wait_for_pictures(stack, run).newest
+    newest = wait_for_frames(stack, run).newest
     wait_until("it was announced", lambda: counter(stack, "frames_published") == 1)
     assert counter(stack, "pictures_encoded") == 0
 
@@ -120,7 +120,7 @@ def test_nothing_is_encoded_unasked_and_one_picture_once_for_ten_readers(stack):
 @pytest.mark.slow
 def test_pictures_come_in_the_size_that_was_asked_for(shared_stack):
     run = submit(shared_stack, frame_shape=[300, 600, 3])
-    wait_for_pictures(shared_stack, run)
+    wait_for_frames(shared_stack, run)
     answer = shared_stack.bus.request(SUPERVISOR, WatchFrames(run=run, max_dim=64, quality=30))
     assert answer.topic == topics.picture(run, 64, 30)
     message = next(shared_stack.bus.listen(answer.topic, timeout=20))
@@ -152,7 +152,7 @@ with Bus() as bus:
 @pytest.mark.slow
 def test_reader_killed_disturbs_nobody_and_its_pictures_are_no_longer_encoded(stack):
     run = submit(stack, frame_rate=50)
-    wait_for_pictures(stack, run)
+    wait_for_frames(stack, run)
     environ = {**os.environ, "MOSAIC_HOME": str(stack.home.path)}
     readers = [
         subprocess.Popen([sys.executable, "-c", READ, run, how], env=environ, stdout=subprocess.PIPE, text=True)
@@ -185,7 +185,7 @@ def test_reader_killed_disturbs_nobody_and_its_pictures_are_no_longer_encoded(st
 @pytest.mark.parametrize("victim", ["worker", "run host"])
 def test_worker_or_run_host_killed_leaves_no_pictures_and_a_word_when_the_last_was(shared_stack, victim):
     run = submit(shared_stack)
-    wait_for_pictures(shared_stack, run)
+    wait_for_frames(shared_stack, run)
     host = run_host(shared_stack, run)
     (host if victim == "run host" else host.children()[0]).kill()
     assert shared_stack.wait_final(run).state == "failed"
@@ -202,7 +202,7 @@ def test_worker_or_run_host_killed_leaves_no_pictures_and_a_word_when_the_last_w
 @pytest.mark.slow
 def test_supervisor_killed_adopts_the_pictures_and_sweeps_what_is_nobodys(stack):
     run = submit(stack)
-    before = wait_for_pictures(stack, run).newest
+    before = wait_for_frames(stack, run).newest
     stack.kill("supervisor")
     stray = stack.home.frames / "01K5A0Q4T1M7Z8V9W2X3Y4B5C6.1"
     stray.mkdir()
@@ -220,7 +220,7 @@ def test_supervisor_killed_adopts_the_pictures_and_sweeps_what_is_nobodys(stack)
 @pytest.mark.slow
 def test_run_that_ends_while_the_supervisor_is_dead_leaves_no_pictures(stack):
     run = submit(stack, frames=60, end="complete")
-    wait_for_pictures(stack, run)
+    wait_for_frames(stack, run)
     stack.kill("supervisor")
     wait_until("the run ends by itself", (stack.home.runs / run / "1" / "exit.json").exists)
     assert not stack.home.frames.exists()
@@ -231,7 +231,7 @@ def test_run_that_ends_while_the_supervisor_is_dead_leaves_no_pictures(stack):
 @pytest.mark.slow
 def test_writer_dead_while_its_run_lives_says_so_and_is_not_repeated(shared_stack):
     run = submit(shared_stack, frames_by_child=True)
-    wait_for_pictures(shared_stack, run)
+    wait_for_frames(shared_stack, run)
     (worker,) = run_host(shared_stack, run).children()
     (child,) = worker.children()
     child.kill()
@@ -258,7 +258,7 @@ def test_writer_dead_while_its_run_lives_says_so_and_is_not_repeated(shared_stac
 @pytest.mark.slow
 def test_files_that_are_no_rings_are_counted_once_and_hurt_nobody(stack):
     run = submit(stack)
-    good = wait_for_pictures(stack, run).newest
+    good = wait_for_frames(stack, run).newest
     place = folder(stack, run)
     whole = (place / "main.ring").read_bytes()
     (place / "empty.ring").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Real builds, into a cache of their own. Slow: a virtualenv is made and packages are fetched."""
+"""Real builds, in a cache of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mosaic_services.environments.wheels import build_wheel
 from mosaic_services.home import StackHome
 
 pytestmark = pytest.mark.slow
-SHARED_CACHE = cache_folder()  # that all other tests use
+SHARED_CACHE = cache_folder()  # The cache of all other tests.
 BROKEN = "this-package-does-not-exist-anywhere==1.0\n"
 
 
@@ -38,7 +38,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def worker(tmp_path) -> Path:
-    """A copy of the stress worker, to be changed."""
+    """A copy of the stress worker that tests may change."""
     return Path(shutil.copytree(STRESS, tmp_path / "stress_worker", ignore=shutil.ignore_patterns("__pycache__")))
 
 
@@ -61,7 +61,7 @@ def test_build_from_nothing_then_again_then_changed_then_cut_short(tmp_path: Pat
     home = tmp_path / "home"
     StackHome.find(home).create()
 
-    # Cut short by SIGKILL while packages are fetched. Its pip writes on; nobody else begins before that has ended.
+    # Killed while packages are fetched. Its pip goes on, and nobody else starts before pip has ended.
     cut = start_build(worker, home)
     assert cut.stdout is not None
     line = ""
@@ -76,7 +76,7 @@ def test_build_from_nothing_then_again_then_changed_then_cut_short(tmp_path: Pat
     cut.stdout.close()
     assert status(read_recipe(worker), "default").status == "available"
 
-    # Two at once: one builds, the other waits and finds it built.
+    # Two builds at once: one builds, the other waits and finds it built.
     both = [start_build(worker, home) for _ in range(2)]
     assert all(process.stdout is not None and "waiting" in process.stdout.readline() for process in both)
     pip.resume()
@@ -94,12 +94,12 @@ def test_build_from_nothing_then_again_then_changed_then_cut_short(tmp_path: Pat
     assert environment.status == "installed"
     assert environment.description["metadata"]["name"] == "stress"
 
-    # Again: nothing is done.
+    # A second build does nothing.
     steps: list[str] = []
     build(read_recipe(worker), "default", lambda step, _: steps.append(step))
     assert steps == []
 
-    # Changed code: another site on the same virtualenv, and the old one is still whole.
+    # Changed code gives another site with the same virtualenv; the old site stays.
     with (worker / "stress_worker" / "__init__.py").open("a") as file:
         file.write("\nCHANGED = True\n")
     began = time.monotonic()
@@ -115,13 +115,13 @@ def test_build_from_nothing_then_again_then_changed_then_cut_short(tmp_path: Pat
         )
         assert found.stdout.strip() == expected
 
-    # A site without its mark was cut short: it is made anew.
+    # A site without its mark is incomplete and is built again.
     (changed.site / "complete.json").unlink()
     (changed.site / "half").touch()
     build(read_recipe(worker), "default", lambda step, _: steps.append(step))
     assert not (changed.site / "half").exists()
 
-    # Code that cannot be imported: the error says what Python said.
+    # Code that cannot be imported: the error quotes Python.
     (worker / "stress_worker" / "__init__.py").write_text("import nonsense_that_is_not_there\n")
     with pytest.raises(DescriptionError, match="No module named 'nonsense_that_is_not_there'"):
         build(read_recipe(worker), "default", lambda _step, _percent: None)
@@ -183,7 +183,7 @@ def test_stop_while_the_environment_is_built_ends_the_attempt_and_the_end_of_the
 ):
     from mosaic_bus.commands import Stop
 
-    # Unlike any other lock, so that it must be built.
+    # A lock like no other, so it has to be built.
     with (worker / "locks" / "default.lock").open("a") as file:
         file.write(f"# {ULID()}\n")
     stack = Stack(tmp_path / "home", environ={"MOSAIC_WORKERS": str(worker), "MOSAIC_CACHE": str(cache)})
@@ -263,7 +263,7 @@ def test_what_is_edited_while_it_is_built_never_stands_under_the_name_of_somethi
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MOSAIC_CACHE", str(SHARED_CACHE))
         build(read_recipe(STRESS), "default", lambda _step, _percent: None)
-    (cache / "envs").symlink_to(SHARED_CACHE / "envs")  # the packages are not what this is about
+    (cache / "envs").symlink_to(SHARED_CACHE / "envs")  # Packages do not matter here.
     source = worker / "stress_worker" / "cli.py"
     before = source.read_text()
     first = status(read_recipe(worker), "default")

@@ -1,4 +1,4 @@
-"""Worker folders: each mistake in one is named, and a broken one does not take the others with it."""
+"""Worker folders: every mistake is reported, and a broken folder does not affect the others."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_each_mistake_is_named(tmp_path: Path, home: StackHome, monkeypatch, mad
         read_recipe(folder)
     assert named in str(caught.value)
     assert str(folder) in str(caught.value)
-    # Nobody else suffers, and who uses it by name hears the same.
+    # The others are not affected, and using it by name gives the same error.
     monkeypatch.setenv("MOSAIC_WORKERS", str(folder))
     assert "baseline" in {recipe.worker for recipe in find_recipes(home)}
     with pytest.raises(RecipeError, match="toml"):
@@ -141,7 +141,7 @@ def test_registered_worker_is_found_by_name(tmp_path: Path, home: StackHome):
     register(read_recipe(folder), home)
     assert recipe_for("mine", home).folder == folder
     assert "mine" in {recipe.worker for recipe in find_recipes(home)}
-    # It goes away: the others stay, and using it says why.
+    # Its folder is removed: the others stay, and using it says why.
     (folder / "profiles.toml").unlink()
     assert "mine" not in {recipe.worker for recipe in find_recipes(home)}
     with pytest.raises(RecipeError, match="is missing"):
@@ -340,10 +340,10 @@ def test_checkout_is_known_to_the_worker_of_a_home_and_changes_its_fingerprint(t
     found = status(recipe_for("mine", home), "default")
     assert found.environ()["MOSAIC_UPSTREAM"] == str(checkout)
     assert (found.venv, found.site == before.site) == (before.venv, False)
-    # A profile that does not ask for one gets none.
+    # A profile that declares no upstream gets none.
     other = status(recipe_for("mine", home), "other")
     assert "MOSAIC_UPSTREAM" not in other.environ()
-    # Edited: described anew. What is no code of it does not matter.
+    # Edited code is described again; other files do not matter.
     for name in ("lib/__pycache__/algo.py", ".git/hook.py", "README.md", "venv/lib/module.py", "venv/pyvenv.cfg"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text("x")

@@ -1,4 +1,4 @@
-"""Environments that are removed again, in a cache of their own, with a copy of the virtualenv that all tests use."""
+"""Removal of environments, in a cache of its own, with a copy of the virtualenv that all tests use."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_own_worker_is_installed_removed_and_forgotten(tmp_path, cache, worker):
 
 
 def pretend(cache: Path, worker: str, profile: str, venv: str) -> Path:
-    """What a build leaves, without what is in it."""
+    """Make the folders and files of a build, without content."""
     site = cache / "sites" / f"{worker}-{profile}-{venv * 16}"
     for folder in (site, cache / "envs" / venv):
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def test_names_that_begin_alike_are_told_apart(tmp_path, pretended):
 
 def test_nothing_is_removed_that_no_note_names(tmp_path, pretended):
     mine = pretend(pretended, "mine", "default", "1")
-    pretend(pretended, "other", "default", "2").with_suffix(".json").write_text("")  # the power failed
+    pretend(pretended, "other", "default", "2").with_suffix(".json").write_text("")  # As after a power failure.
     (pretended / "envs" / "of-somebody-else").mkdir()
     assert remove("mine", None, StackHome.find(tmp_path / "home")).folders == [mine, pretended / "envs" / "1"]
     assert sorted(path.name for path in (pretended / "envs").iterdir() if path.is_dir()) == ["2", "of-somebody-else"]

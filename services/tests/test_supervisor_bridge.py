@@ -1,4 +1,4 @@
-"""The bridge against a model of a store that loses, lags, dies, and comes back with less than it had."""
+"""The bridge against a model of a store that loses batches, lags, dies, and comes back with less than it had."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STREAMS = [StreamId(run=run, attempt=1, kind="journal") for run in ("A", "B")]
 
 @dataclass
 class StoredStream:
-    """What the model of the store has of one stream: it takes only what continues its position."""
+    """One stream in the model of the store, which takes only batches that continue its position."""
 
     position: Position = field(default_factory=Position)
     lines: list[bytes] = field(default_factory=list)
@@ -41,7 +41,7 @@ class StoredStream:
             self.history.append((self.position, len(self.lines)))
 
     def go_back(self, steps: int) -> None:
-        """Lose the newest of what it had, as after a power failure."""
+        """Lose the newest lines, as after a power failure."""
         del self.history[max(1, len(self.history) - steps) :]
         self.position, count = self.history[-1]
         del self.lines[count:]
@@ -118,7 +118,7 @@ class World:
         del self.network[:count]
 
     def report(self) -> None:
-        """What the store says each second, and what it asks for."""
+        """Report positions, as the store does each second, and ask for resends."""
         if not self.store_up:
             return
         self.bridge.store_heard(self.now, storing=True)
@@ -135,7 +135,7 @@ class World:
             self.bridge.resend(stream, stored.position)
 
     def settle(self) -> None:
-        """From now on nothing is lost: all must come right."""
+        """Lose nothing from now on; everything must be stored in the end."""
         self.room = self.store_up = True
         for stream in STREAMS:
             self.ended[stream] = True
@@ -286,7 +286,7 @@ def test_end_of_a_stream_is_announced_until_the_store_says_that_it_knows(tmp_pat
     stream.ended = True
     world.pump()
     assert stream.drained
-    # All (nothing) is stored, but nobody has been told that there is no more.
+    # All of it (nothing) is stored, but the store does not know yet that the stream has ended.
     world.bridge.set_stored(STREAMS[0], Position(), final=False)
     assert not stream.is_stored
     assert world.bridge.tails().tails[0].final
@@ -298,7 +298,7 @@ def test_file_that_cannot_be_read_holds_up_its_own_stream_alone_and_is_tried_aga
     world = World(tmp_path)
     broken, sound = STREAMS
     world.path(broken).unlink()
-    world.path(broken).mkdir()  # it can be opened, and not be read
+    world.path(broken).mkdir()  # Can be opened but not read.
     world.write(sound, b"line\n")
     waits = []
     for _ in range(5):

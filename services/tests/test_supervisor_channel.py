@@ -1,4 +1,4 @@
-"""Lines into a real FIFO: whole or not at all, and never a wait."""
+"""The channel writes lines into a real FIFO whole or not at all, and never blocks."""
 
 from __future__ import annotations
 

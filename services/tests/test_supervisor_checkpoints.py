@@ -1,4 +1,4 @@
-"""The last checkpoint of a journal: of one with broken lines, of a huge one, of one that speaks of files long gone."""
+"""The last checkpoint of a journal: with broken lines, of huge size, with files that are gone."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_size_of_the_blocks_makes_no_difference(tmp_path_factory, lines, block, 
 
 
 def test_huge_journal_is_read_from_its_end_and_only_so_far(folder):
-    huge = 3 * 2**30  # Mostly a hole, which takes no room on the disk: one line without an end.
+    huge = 3 * 2**30  # One endless line; mostly a hole, which takes no space on disk.
     (folder / "journal.jsonl").write_bytes(saved("1.pt", step=10))
     with (folder / "journal.jsonl").open("r+b") as file:
         file.truncate(huge)

@@ -1,4 +1,4 @@
-"""Folders and rings of pictures on a host, with real files; what is published is collected in a list."""
+"""Folders and rings of frames on a host, with real files. Published handles are collected in a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host has and offers. There is no GPU here: NVML is played by a fake module, and says so where it is made."""
+"""What a host offers. There is no GPU here, so a fake module stands for NVML."""
 
 from __future__ import annotations
 

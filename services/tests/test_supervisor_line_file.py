@@ -1,4 +1,4 @@
-"""Cutting files into lines: the same lines with the same numbers, whenever and from wherever they are read."""
+"""Files are cut into the same lines with the same numbers, whenever and from wherever they are read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONG = MAX_LINE_BYTES + 1
 
 
 def expected_lines(content: bytes, limits: Limits, *, is_log: bool) -> list[bytes]:
-    """What the documentation promises of a file that has ended, written as plainly as possible."""
+    """A plain implementation of what the documentation promises for a file that has ended."""
     if is_log and len(content) > limits.log_head + limits.log_tail:
         head = content[: content.rfind(b"\n", 0, limits.log_head) + 1]
         tail_at = len(content) - limits.log_tail
@@ -62,7 +62,7 @@ def _split(content: bytes, limits: Limits, *, is_log: bool) -> list[bytes]:
 
 
 def read_all(file: LineFile, position: Position, *, ended: bool) -> list[Cut]:
-    """Every cut there is from a position, going on where the search for the end of a long line was interrupted."""
+    """Return all cuts from a position, repeating calls that stopped in the search for the end of a long line."""
     cuts = []
     patience = 50
     while patience:
@@ -109,14 +109,14 @@ def test_any_bytes_in_any_pieces_cut_at_any_time_give_the_same_lines(scratch: Pa
             file = LineFile(str(scratch), is_log=is_log, limits=SMALL)
     written = b"".join(pieces)
     if cuts:
-        # While it is being written, every cut ends with a newline of the file: no line is ever cut early.
+        # While the file grows, every cut ends with a newline of the file.
         assert written[position.offset - 1 : position.offset] == b"\n"
     cuts += read_all(file, position, ended=True)
     end = cuts[-1].end if cuts else Position()
     assert end.offset == len(written)
     assert lines_of(cuts) == expected_lines(written, SMALL, is_log=is_log)
 
-    # From every position that was ever reached, and up to every other, the same lines come again.
+    # Between any two positions that were reached, the same lines come again.
     again = LineFile(str(scratch), is_log=is_log, limits=SMALL)
     start = data.draw(st.integers(0, len(cuts)), label="resend from cut")
     position = cuts[start].start if start < len(cuts) else end
@@ -205,7 +205,7 @@ def test_line_of_twenty_megabytes_still_being_written_is_not_cut_early_and_not_s
         "bytes": total + 1,
         "head": "q" * 1024,
     }
-    # Its beginning is looked at again each time the file has grown, what lies beyond only once.
+    # Its beginning is read again each time the file has grown; the rest is read once.
     assert read < 80 * (LONG + CHUNK_BYTES) + 2 * total
     after = file.cut(cut.end, ended=False)
     assert after is not None

@@ -1,4 +1,4 @@
-"""What the supervisor decides, over generated orders of what can happen."""
+"""The supervisor's machine, over generated orders of stimuli."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_whatever_happens_in_whatever_order(history):
                 assert key in ends
                 assert key in forgotten
                 assert key in stored
-                # Gone from memory: what the disk says of it keeps it from being placed again.
+                # The machine has forgotten it. Its exit record on disk keeps it from being placed again.
                 for memory in (started, forgotten, stored):
                     memory.discard(key)
                 del ends[key]

@@ -228,7 +228,7 @@ time.sleep(1000)
     one = attempt(script, grace_s=1)
     host = one.start()
     one.wait_for("up")
-    # Only the worker itself is left below the run host.
+    # Only the worker is left.
     wait_until("orphans reaped", lambda: len(psutil.Process(host.pid).children(recursive=True)) == 1)
 
 
@@ -307,7 +307,7 @@ print(os.getsid(0) == os.getpid(), os.getcwd())
 """
     one = attempt(script)
     one.run()
-    # The fourth is the folder that is being listed.
+    # The fourth is the listing of /proc/self/fd itself.
     assert one.journal().splitlines() == ["[0, 1, 2] 4", "set() True", f"True {one.folder.path}"]
 
 
@@ -377,7 +377,7 @@ def test_reason_of_a_failure_is_what_the_worker_said_last(attempt):
 
 @pytest.mark.slow
 def test_run_host_starts_its_worker_in_the_time_of_a_few_interpreters(tmp_path, record_property):
-    """Python alone is started in turns with it, since a machine may be slow or busy."""
+    """Compared with bare Python, started in turns, since the machine may be slow or busy."""
     date = ["/bin/sh", "-c", "date +%s.%N"]
     alone = [sys.executable, "-I", "-c", f"import os; os.execv({date[0]!r}, {date!r})"]
     times, ratios = [], []
@@ -541,7 +541,7 @@ def test_run_that_keeps_its_limits_ends_as_ever(attempt):
 
 
 def test_limits_are_looked_at_only_when_it_matters(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # a run host works in the folder of its attempt, and its warnings go there
+    monkeypatch.chdir(tmp_path)  # A run host works in the folder of its attempt.
     assert run_host.Limits(None, None, 50.0).look_at == float("inf")
     times = run_host.Limits(None, 100.0, 50.0)
     assert times.look_at == 130.0
@@ -564,7 +564,7 @@ def test_stdin_of_an_interactive_attempt_stays_open_whoever_writes_and_goes_with
     host = one.start()
     wait_until("the pipe is there", one.folder.stdin.exists)
     for number in range(3):
-        # Each is a writer of its own, which comes and goes as supervisors do.
+        # Each call opens and closes the FIFO, as supervisors come and go.
         channel.tell(one.folder.stdin, b"%d\n" % number)
         wait_until("heard", lambda number=number: f"heard {number}\n" in one.journal())
     host.terminate()
@@ -580,14 +580,14 @@ def test_stdin_of_any_other_attempt_is_empty(attempt):
 
 
 def test_run_host_that_is_paused_and_continued_goes_on_watching(attempt):
-    """CPython 3.11's `sigtimedwait` returns a signal that nobody sent when it is interrupted past its time-out."""
+    """`sigtimedwait` of CPython 3.11 returns a signal that nobody sent when it is interrupted past its time-out."""
     one = attempt("import time; print('up', flush=True); time.sleep(1000)")
     host = one.start()
     wait_until("up", one.journal)
     for _ in range(2):
         paused_at = time.monotonic()
         host.send_signal(signal.SIGSTOP)
-        # Past the second that it waits for a signal at most.
+        # It waits for a signal for one second at most.
         wait_until("paused for long", lambda at=paused_at: time.monotonic() - at > 1.5)
         host.send_signal(signal.SIGCONT)
     process = psutil.Process(host.pid)

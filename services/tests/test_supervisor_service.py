@@ -1,4 +1,4 @@
-"""A real broker and a real supervisor, with real workers (see lone_host.py): what they do, and who may die."""
+"""A real supervisor with real workers and a real broker (see lone_host.py): commands, kills, restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory) -> Iterator[Host]:
-    """One for the tests that do it no harm."""
+    """One host for the tests that leave it as it was."""
     made = Host(tmp_path_factory.mktemp("host"))
     yield made
     made.close()
@@ -48,7 +48,7 @@ def own_host(tmp_path) -> Iterator[Host]:
 
 
 def unchecked(name: str, body: dict[str, Any]) -> Any:
-    """A command with any body, as a client in another language may send it."""
+    """Return a command with any body, as a client in another language might send it."""
     return SimpleNamespace(name=name, result=Ack, model_dump=lambda mode: body)
 
 
@@ -105,7 +105,7 @@ def test_placed_twice_is_one_attempt(host: Host):
     [("../../outside", 1), ("{folder}/outside", 1), ("", 1), ("a.b", 1), ("01RUN", 0), ("01RUN", -1), ("x" * 100, 1)],
 )
 def test_what_cannot_be_a_run_is_refused_and_nothing_is_made_or_removed(host: Host, tmp_path, command, run, attempt):
-    outside = tmp_path / "outside.1"  # as a folder of that attempt would be called
+    outside = tmp_path / "outside.1"  # Named like the folder of that attempt.
     outside.mkdir()
     run = run.format(folder=tmp_path)
     body = {
@@ -190,7 +190,7 @@ def test_run_host_killed_is_a_failure_of_the_infrastructure_and_nothing_is_left(
     report = host.wait_ended(run)
     assert report.exit.category == "infrastructure"
     assert "run host" in report.exit.reason
-    # Reported as ended means that nothing of it runs any more.
+    # An attempt that is reported as ended has no processes left.
     assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     host.wait_stored(run)
 
@@ -358,7 +358,7 @@ def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_i
         assert error.message == "GPU 7 is not on this host, which has 0, 1, 2, 3"
 
         host.stack.kill("supervisor")
-        # One that was placed and not yet started when the supervisor died.
+        # An attempt that was placed but not started when the supervisor died.
         late = AttemptKey(str(ULID()), 1)
         saved = tmp_path / "20.json"
         saved.write_text('{"step": 20}')
@@ -366,7 +366,7 @@ def test_worker_sees_its_gpus_and_no_others_and_keeps_them_when_the_supervisor_i
         resume = Checkpoint(path=str(saved), step=20)
         waiting = Place(run=late.run, attempt=1, run_name="late", spec=spec, gpus={"2": 1.0}, resume=resume)
         AttemptFolder(host.home, late).place(waiting)
-        # And one whose GPU has gone since.
+        # And one whose GPU is gone.
         robbed = AttemptKey(str(ULID()), 1)
         placed = Place(run=robbed.run, attempt=1, run_name="robbed", spec=spec, gpus={"9": 1.0})
         AttemptFolder(host.home, robbed).place(placed)
@@ -545,7 +545,7 @@ def test_idle_supervisor_costs_little(own_host: Host, record_property):
     host = own_host
 
     def cost(seconds: float) -> tuple[float, float]:
-        """Percent of a processor, and how often a second it woke up, which does not depend on the machine."""
+        """Return CPU percent, and wake-ups per second, which do not depend on the machine."""
         process = psutil.Process(host.stack.processes["supervisor"].pid)
         before, woken, began = sum(process.cpu_times()[:2]), process.num_ctx_switches().voluntary, time.monotonic()
         wait_until("time passes", lambda: time.monotonic() - began > seconds)
@@ -562,9 +562,9 @@ def test_idle_supervisor_costs_little(own_host: Host, record_property):
     print({name: f"{percent:.1f} %, {wakes:.0f}/s" for name, (percent, wakes) in figures.items()})
     for name, value in figures.items():
         record_property(name, value)
-    # Usually 13 and 31: it waits to be told, and looks at all files in one turn, twenty times a second.
+    # Usually 13 and 31: it sleeps until something happens, and reads all files in one turn, twenty times a second.
     assert figures["0 attempts"][1] < 25
     assert figures["20 attempts"][1] < 50
-    # A machine may be slow or busy, so the bounds are far from the usual 1 and 2 %.
+    # The machine may be slow or busy, so the bounds are far above the usual 1 and 2 %.
     assert figures["0 attempts"][0] < 20
     assert figures["20 attempts"][0] < 5 * max(figures["0 attempts"][0], 2)

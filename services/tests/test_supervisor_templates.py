@@ -1,4 +1,4 @@
-"""Templates as real processes, beside what the same worker does when it is spawned."""
+"""Templates as real processes, compared with spawned runs of the same worker."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ HANG = "import time; print('up', flush=True); time.sleep(1000)"
 
 
 class Probe:
-    """A worker of a few lines in an environment that is this one, and attempts of it."""
+    """A worker of a few lines that runs in the environment of the tests, and its attempts."""
 
     def __init__(self, folder: Path, code: str, **modules: str) -> None:
         self.home = StackHome.find(folder / "home")
@@ -67,7 +67,7 @@ class Probe:
         self.write("probe/__init__", "")
         for name, text in modules.items():
             self.write(name, text)
-        # As in every worker: importing the module does nothing, running it does all.
+        # As in every worker, importing the module does nothing.
         guarded = "if __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(code), "    ")
         self.write("probe/cli", code if "if __name__ ==" in code else guarded)
         self.warm: tuple[str, ...] = ("numpy", *modules)
@@ -96,7 +96,7 @@ class Probe:
         return folder, {**self.environment().environ(), "MOSAIC_RUN_DIR": mark, processes.MARK: mark}
 
     def with_template(self, scenario: Callable[[Template], Awaitable[Value]]) -> Value:
-        """Do something with a template that is ready."""
+        """Run a scenario with a template that is ready."""
 
         async def main() -> Value:
             template = Template(self.environment(), self.environment().environ(), self.home.runs, time.monotonic())
@@ -121,7 +121,7 @@ class Probe:
         return folder
 
     def both(self) -> tuple[AttemptFolder, AttemptFolder]:
-        """The same run, cold and warm."""
+        """Do the same run cold and warm."""
         return self.cold_run(), self.with_template(self.warm_run)
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ def record(folder: AttemptFolder) -> dict[str, Any]:
 
 def test_warm_worker_finds_what_a_spawned_one_finds(probe):
     cold, warm = probe(FACTS).both()
-    # The folder's name is the one thing in which they are to differ.
+    # They differ in the folder's name and in nothing else.
     facts = json.loads(journal(cold).replace(str(cold.path), "FOLDER"))
     assert json.loads(journal(warm).replace(str(warm.path), "FOLDER")) == facts
     assert facts["mark"] == ["MOSAIC_ATTEMPT_MARK=FOLDER"]
@@ -273,7 +273,7 @@ def test_template_that_no_run_can_be_forked_from_says_why(probe, bad: str, reaso
 
 @pytest.mark.slow
 def test_threads_that_a_library_gives_up_for_a_fork_do_no_harm(probe):
-    # OpenBLAS has a pool of threads from the moment it is loaded; on a machine with one processor there is none.
+    # OpenBLAS starts its threads when it is loaded; on a machine with one core there are none.
     code = "import numpy; a = numpy.ones((400, 400)); print((a @ a).sum())"
     cold, warm = probe(code, blas="import numpy; assert (numpy.ones((400, 400)) @ numpy.ones((400, 400))).any()").both()
     assert journal(warm) == journal(cold) == "64000000.0\n"
@@ -322,7 +322,7 @@ def test_killed_template_leaves_its_runs_going(probe):
         run_hosts.stop(host)
         await ended(folder)
         assert record(folder)["stopped"]
-        # Its last words are on disk a moment before it is gone.
+        # It writes the exit record a moment before it ends.
         await until("gone", lambda: not processes.is_alive(host))
 
     one.with_template(scenario)
@@ -333,7 +333,7 @@ def test_killed_template_leaves_its_runs_going(probe):
 def test_template_ends_when_the_supervisor_is_killed_and_runs_go_on(probe, bad: str):
     one = probe(HANG, bad=bad)
     folder, environ = one.place()
-    # It has the same path, so it finds the same modules; it stands for a supervisor.
+    # A process that stands for a supervisor.
     script = f"""
     import asyncio, sys, time
     from pathlib import Path
@@ -464,7 +464,7 @@ def test_runs_asked_for_at_the_same_time_are_all_served(probe):
         for folder, _ in placed:
             await ended(folder)
             assert journal(folder) == "up\n"
-        # Nobody waits for run hosts that have ended.
+        # No zombies are left.
         await until("reaped", lambda: not psutil.Process(template.process.pid).children())
 
     one.with_template(scenario)

@@ -1,4 +1,4 @@
-"""What goes wrong around a supervisor: full disks, files that cannot be read, a store or a broker that is away."""
+"""A supervisor in trouble: full disks, unreadable files, a store or a broker that is away."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_run_that_filled_the_disk_can_be_stopped(own_host: Host):
     host = own_host
     run = host.place(end="hang")
     host.wait_running(run)
-    # No room for the note about the stop. (A folder in its place stands for a full disk: root may write anywhere.)
+    # The stop cannot be recorded. A folder in the file's place stands for a full disk, since root may write anywhere.
     (host.home.runs / run / "1" / "stop.json.new").mkdir()
     host.ask(Stop(run=run, attempt=1, reason="cancelled by user"))
     report = host.wait_ended(run)
@@ -97,7 +97,7 @@ def test_nothing_that_a_worker_writes_ends_the_supervisor(own_host: Host):
     host.stack.kill("supervisor")
     host.store.hosts.clear()
     host.start("supervisor")
-    # Nobody knows its run host any more: it is swept up like one that is gone.
+    # Its run host is unknown now, and is killed like the leftovers of one that is gone.
     assert host.wait_ended(adopted).exit.category == "infrastructure"
     assert host.stack.log("supervisor").count("invalid file in the folder of an attempt") >= 3
 
@@ -171,12 +171,12 @@ def test_folder_that_was_removed_is_not_tracked_any_more(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 2 MiB where the runs lie."""
+    """A file system of 2 MiB for the runs."""
     yield from mounted(tmp_path / "runs", "2m")
 
 
 def fill(disk: Path, left: int) -> None:
-    """Leave so many bytes free."""
+    """Fill a file system up to a number of free bytes."""
     with (disk / "filler").open("wb") as file:
         file.write(b"x" * (shutil.disk_usage(disk).free - left))
 
@@ -245,7 +245,7 @@ def test_broker_that_is_away_for_long_while_a_supervisor_starts_makes_it_repeat_
 
 
 def attempts_in(folder, spawn) -> tuple[Attempts, Bridge]:
-    """The attempts of a supervisor without its bus; what builds environments is not there."""
+    """Return the attempts of a supervisor without bus and builds."""
     home = StackHome.find(folder)
     home.create()
     bridge = Bridge("host", lambda *_: True, time.monotonic())
@@ -255,7 +255,7 @@ def attempts_in(folder, spawn) -> tuple[Attempts, Bridge]:
 
 
 def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path, monkeypatch):
-    """A run host that could not be started: until what it left is swept up, which takes a while here, it is gone."""
+    """The run host could not be started, and the sweep after it takes a while."""
     monkeypatch.setattr(run_hosts, "sweep", lambda _: time.sleep(0.5) or 0)
     looks = 0
 
@@ -270,7 +270,7 @@ def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path,
         attempts.machine.attempts[key] = machine.Attempt(phase=AttemptPhase.STARTING)
         reaped = attempts.reap
 
-        def reap():  # as every look begins
+        def reap():  # Called at the start of every look.
             nonlocal looks
             looks += 1
             reaped()
@@ -283,7 +283,7 @@ def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path,
             await asyncio.sleep(0)
             for task in (watching, *tasks):
                 if task.done():
-                    task.result()  # raises what has ended it, or nobody would ever end this
+                    task.result()  # Raise what ended it; otherwise this loop would never end.
         watching.cancel()
         await asyncio.gather(*tasks)
         return asyncio.get_running_loop().time() - began

@@ -1,4 +1,4 @@
-"""A real broker and a real supervisor, with real workers; the scheduler and the store are played by bus clients."""
+"""A real supervisor with a real broker and real workers. Bus clients stand for the scheduler and the store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Key = tuple[str, int, str]
 
 
 class StandInStore(threading.Thread):
-    """Plays the telemetry service: takes what continues its position, asks for what is missing, says how far it is."""
+    """Stands for the telemetry service: stores batches in order, asks for missing ones, reports its positions."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(daemon=True)
@@ -54,7 +54,7 @@ class StandInStore(threading.Thread):
         self.hosts: list[HostState] = []
         self.drop_live = 0
         self.storing = True
-        self.away = False  # it hears nothing but how the host is
+        self.away = False  # Receives host states only.
         self.ended: set[Key] = set()
         self._done = threading.Event()
 
@@ -125,11 +125,11 @@ class StandInStore(threading.Thread):
         return False
 
     def has_all_of(self, key: Key) -> bool:
-        """Whether a stream has ended and every line of it is here."""
+        """Whether a stream has ended and every line is stored."""
         return key in self.ended and self.positions[key].number >= self.known[key]
 
     def attempt(self, run: str, attempt: int = 1) -> AttemptReport | None:
-        """The newest that the supervisor said of an attempt."""
+        """Return the newest report of an attempt."""
         if not self.hosts:
             return None
         found = [each for each in self.hosts[-1].attempts if (each.run, each.attempt) == (run, attempt)]
@@ -141,7 +141,7 @@ class StandInStore(threading.Thread):
 
 
 class Host:
-    """A broker, a supervisor, and the two that we play."""
+    """A broker, a supervisor, and the stand-in for the store."""
 
     def __init__(self, folder: Path, gpus: int = 0, **environ: str) -> None:
         self.stack = Stack(folder, gpus=gpus, environ=environ)
@@ -181,7 +181,7 @@ class Host:
         return report.phase if report else None
 
     def wait_running(self, run: str) -> dict[str, Any]:
-        """The first line is written; returns what the run host said of itself."""
+        """Wait for the first line; return the record of the run host."""
         wait_until("running", lambda: self.phase(run) == "running")
         return self.host_record(run)
 
@@ -198,7 +198,7 @@ class Host:
         return report
 
     def wait_stored(self, run: str) -> list[bytes]:
-        """Every line, once, in order, and the store knows that there is no more."""
+        """Wait until the store has every line once, in order; return the lines."""
         wait_until(
             "stored whole", lambda: all(self.store.has_all_of((run, 1, kind)) for kind in ("journal", "log")), 30
         )
@@ -221,13 +221,13 @@ class Host:
         return worker
 
     def processes(self) -> list[str]:
-        """What is left of this home, other than the services."""
+        """Return the processes of this home, other than the services."""
         services = {process.pid for process in self.stack.processes.values()}
         left = [each for each in self.stack.leftovers() if each.startswith("process")]
         return [each for each in left if not any(f"process {pid}:" in each for pid in services)]
 
     def close(self) -> None:
-        # The supervisor first: it sees to it that the store, while there is one, has everything.
+        # The supervisor first: it waits until the store has every line.
         supervisor = self.stack.processes["supervisor"]
         supervisor.terminate()
         supervisor.wait(30)

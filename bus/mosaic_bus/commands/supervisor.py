@@ -44,9 +44,9 @@ class Place(Command[Ack]):
     attempt: AttemptNumber
     run_name: str
     spec: RunSpec
-    gpus: dict[str, float] = Field(default_factory=dict, description="id of each GPU that it gets -> its share")
+    gpus: dict[str, float] = Field(default_factory=dict, description="id of each GPU of the attempt -> its share")
     resume: Checkpoint | None = Field(
-        default=None, description="go on from here, if the worker can and the file exists"
+        default=None, description="checkpoint to resume from, if the worker can and the file exists"
     )
     inputs: tuple[Input, ...] = Field(
         default=(), description="checkpoints whose paths replace the references in the config"
@@ -54,7 +54,7 @@ class Place(Command[Ack]):
 
 
 class Stop(Command[Ack]):
-    """SIGTERM an attempt, SIGKILL it after its grace period. An attempt that is not here counts as stopped."""
+    """Send SIGTERM to an attempt, and SIGKILL after its grace period. An attempt that is not here counts as stopped."""
 
     name: ClassVar[str] = "stop"
     result: ClassVar[type[Model]] = Ack
@@ -89,7 +89,7 @@ class Tell(Command[Ack]):
 
 
 class Forget(Command[Ack]):
-    """The scheduler has recorded how this attempt ended; no need to report it any more."""
+    """The scheduler has recorded how this attempt ended: stop reporting it."""
 
     name: ClassVar[str] = "forget"
     result: ClassVar[type[Model]] = Ack
@@ -110,7 +110,7 @@ class Resend(Command[Ack]):
 
 
 class Description(Model):
-    """What an installed worker says of itself."""
+    """An installed worker's description of itself."""
 
     worker: str
     profile: str
@@ -120,7 +120,7 @@ class Description(Model):
     config_schema: dict[str, Any]
     example_config: dict[str, Any]
     algorithms: list[dict[str, Any]] = Field(
-        default_factory=list, description="what each algorithm is, whether it runs there, what it can be told"
+        default_factory=list, description="each algorithm, whether it runs there, and its hyperparameters"
     )
     environments: list[str] = Field(
         default_factory=list, description="ids that `env_id` of a config may have; empty if the worker does not say"
@@ -137,31 +137,31 @@ class Describe(Query[Description]):
 
 
 class Detach(Command[Ack]):
-    """When you are told to end, leave the runs going; the next supervisor adopts them."""
+    """Leave the runs going when the supervisor ends; the next one adopts them."""
 
     name: ClassVar[str] = "detach"
     result: ClassVar[type[Model]] = Ack
 
 
 class FrameStream(Model):
-    """One of a run's streams of pictures."""
+    """One frame stream of a run."""
 
     newest: FrameHandle
-    published: Whole = Field(description="pictures so far")
-    fps: float = Field(description="pictures per second, over the last two seconds")
+    published: Whole = Field(description="frames so far")
+    fps: float = Field(description="frames per second, over the last two seconds")
     writer: Literal["live", "closed", "dead", "ended"] = Field(
-        description="whether more may come: `dead` if its process has gone, `ended` if the attempt has"
+        description="whether more frames may come: `dead` if the process is gone, `ended` if the attempt has ended"
     )
 
 
 class FrameStreamsResult(Model):
-    """The streams of the newest attempt that was on this host; of one that has ended, as they were at its end."""
+    """The frame streams of the newest attempt on this host; their last state if it has ended."""
 
     streams: list[FrameStream]
 
 
 class FrameStreams(Query[FrameStreamsResult]):
-    """Which pictures a run has on this host. Refused with `unknown_run`."""
+    """List the frame streams of a run on this host. Refused with `unknown_run`."""
 
     name: ClassVar[str] = "frame_streams"
     result: ClassVar[type[Model]] = FrameStreamsResult
@@ -169,18 +169,18 @@ class FrameStreams(Query[FrameStreamsResult]):
 
 
 class WatchFramesResult(Model):
-    """Where the pictures come, and how long: ask again before that, for as long as you want them."""
+    """The topic of the pictures, and for how many seconds they come. Ask again before that to extend it."""
 
     topic: str
     lease_s: float
 
 
 class WatchFrames(Command[WatchFramesResult]):
-    """Have a run's pictures published as JPEG, for readers on other machines. Refused with `unknown_run`."""
+    """Publish a run's frames as JPEG pictures, for readers on other machines. Refused with `unknown_run`."""
 
     name: ClassVar[str] = "watch_frames"
     result: ClassVar[type[Model]] = WatchFramesResult
     run: RunId
-    stream: str | None = Field(default=None, description="all of them if it is left out")
-    max_dim: Whole = Field(default=640, ge=16, le=4096, description="larger pictures are made smaller")
+    stream: str | None = Field(default=None, description="all streams if left out")
+    max_dim: Whole = Field(default=640, ge=16, le=4096, description="maximum width and height in pixels")
     quality: Whole = Field(default=80, ge=1, le=95, description="of the JPEG")

@@ -40,7 +40,7 @@ def streams(stack: Stack, run: str) -> list[FrameStream]:
         return []
 
 
-def wait_for_pictures(stack: Stack, run: str) -> FrameStream:
+def wait_for_frames(stack: Stack, run: str) -> FrameStream:
     return wait_until("there are pictures", lambda: streams(stack, run))[0]
 
 
