@@ -76,9 +76,14 @@ class Run:
         """Names of its series, with the number of points of each."""
         return dict(bus().request("telemetry", Metrics(run=self.id)).metrics)
 
-    def series(self, metric: str = "episode_return", *, points: int = 1000) -> pd.DataFrame:
-        """One of its curves: step, value, low, high, time; buckets if it has more than `points` points."""
-        found = bus().request("telemetry", Series(run=self.id, metric=metric, max_points=points), timeout=60.0)
+    def series(self, metric: str = "episode_return", *, agent: str | None = None, points: int = 1000) -> pd.DataFrame:
+        """One of its curves: step, value, low, high, time; buckets if it has more than `points` points.
+
+        `agent` selects the curve of one agent of several.
+        """
+        found = bus().request(
+            "telemetry", Series(run=self.id, metric=metric, agent=agent, max_points=points), timeout=60.0
+        )
         columns = {
             "step": found.steps,
             "value": found.values,  # noqa: PD011 - a field of ours
@@ -88,13 +93,15 @@ class Run:
         frame = pd.DataFrame({**columns, "time": pd.to_datetime(pd.Series(found.times, dtype=float), unit="s")})
         return frame.astype({"value": float, "low": float, "high": float})
 
-    def episodes(self) -> pd.DataFrame:
+    def episodes(self, *, agent: str | None = None) -> pd.DataFrame:
         """Every episode: step, time, episode, return, length, seed, agent."""
         rows: list[dict[str, Any]] = []
         start: int | None = 0
         while start is not None:
             try:
-                page = bus().request("telemetry", Episodes(run=self.id, start=start, limit=_PAGE), timeout=60.0)
+                page = bus().request(
+                    "telemetry", Episodes(run=self.id, agent=agent, start=start, limit=_PAGE), timeout=60.0
+                )
             except CommandRefusedError as error:
                 if error.code != RefusalCode.UNKNOWN_RUN:
                     raise

@@ -114,6 +114,17 @@ def test_watch_in_80_columns_cuts_no_time_whatever_the_figures(wide):
     assert run_line(run, view, Columns(80, with_loss=False), 200.0).plain.endswith(" h")
 
 
+@pytest.mark.parametrize("width", range(80, 161))
+def test_watch_cuts_no_time_in_any_width(width):
+    from mosaic_services.cli.watch.panel import Columns, run_line
+
+    run = state(run="01ARZ3NDEKTSV4RRFFQ69G5FAV", started_at=0.0)
+    busy = summary(run=run.run, step=100, total_steps=10_000, steps_per_s=1_000_000.0, return_mean=-1234.5)
+    view = view_of((run, busy.model_copy(update={"scalars": {"losses/policy_loss": -1.234e-05}, "return_std": 123.4})))
+    columns = Columns(width, with_loss=True)
+    assert "…" not in run_line(run, view, columns, 200.0).plain[-9:]
+
+
 def test_watch_keeps_names_apart_that_differ_at_their_end_and_titles_times_and_losses():
     from mosaic_services.cli.watch.panel import table
 
