@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from mosaic_bus.commands import Forget, Place, Stop
@@ -16,6 +15,7 @@ from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler import references
 from mosaic_services.scheduler.model import REFUSED, Attempt, Ending, Host, Run
 from mosaic_services.scheduler.outcomes import Outcome
+from mosaic_services.scheduler.publishing import REPUBLISH_S, Publications
 from mosaic_services.scheduler.queue import Queue
 from mosaic_services.scheduler.retries import Retry, judge, rest_s
 from mosaic_services.scheduler.wording import listed, said_of
@@ -30,13 +30,10 @@ if TYPE_CHECKING:
     from mosaic_services.scheduler.validation import Schemas
     from mosaic_services.settings.model import SchedulerSettings
 
-__all__ = ["REPEAT_S", "REPUBLISH_S", "Ledger"]
+__all__ = ["REPEAT_S", "Ledger"]
 
 # Seconds after which a command is repeated, until a report shows its effect.
 REPEAT_S = 2.0
-REPUBLISH_S = 10.0
-# Maximum number of states republished per tick, so that a long queue does not flood the bus.
-_REPUBLISHED_AT_ONCE = 250
 
 
 class Ledger:
@@ -47,8 +44,7 @@ class Ledger:
     ) -> None:
         self.at = at
         self._longest_rest_s = tuning.longest_retry_delay_s
-        # The version of the newest change of any run.
-        self.version = version
+        self.publications = Publications(version)
         self.runs: dict[str, Run] = {}
         self.hosts: dict[str, Host] = {}
         self.queue = Queue(tuning.keep_free_after_s)
@@ -67,10 +63,6 @@ class Ledger:
         self.unsettled: dict[str, float] = {}
         self.unanswered = ""
         self._next_seq = 1
-        # Run that is not final -> when its state was last published, oldest first.
-        self._published: dict[str, float] = {}
-        # Runs that changed together with many others: published in the next ticks, some at a time.
-        self._soon: dict[str, None] = {}
 
     def begin(self, at: Instant) -> None:
         """Start to handle another event or command."""
@@ -93,7 +85,7 @@ class Ledger:
             self.host(refused.host).unsettled[refused.key] = refused
         if run.final:
             return
-        self._published[run.id] = self.at.mono - REPUBLISH_S
+        self.publications.published(run.id, self.at.mono - REPUBLISH_S)
         if attempt := run.current:
             attempt.seen_at = attempt.accepted_at = attempt.offered_at = self.at.mono
             self.host(attempt.host).placed[attempt.key] = attempt
@@ -109,7 +101,7 @@ class Ledger:
 
     def _enter(self, run: Run) -> None:
         self.runs[run.id] = run
-        self._touch(run)
+        self.publications.changed(run)
         self._next_seq = max(self._next_seq, run.seq + 1)
         if run.spec.group:
             self.groups.setdefault(run.spec.group, {})[run.id] = run
@@ -315,8 +307,7 @@ class Ledger:
         run.category, run.exit_code, run.detail = outcome.category, outcome.exit_code, outcome.detail
         run.ended_at, run.next_attempt_at = outcome.ended_at or self.at.wall, None
         self.move(run, outcome.state, outcome.reason)
-        self._published.pop(run.id, None)
-        self._soon.pop(run.id, None)
+        self.publications.drop(run.id)
 
     def _tell_dependents(self, run: Run) -> list[Run]:
         """Release the runs that waited only for this one, or cancel them if it failed; return the cancelled ones."""
@@ -341,8 +332,7 @@ class Ledger:
         self.queue.remove(run)
         for attempt in run.attempts:
             self.hosts[attempt.host].placed.pop(attempt.key, None)
-        self._published.pop(run.id, None)
-        self._soon.pop(run.id, None)
+        self.publications.drop(run.id)
         self.runs.pop(run.id, None)
         self.replaced.pop(run.spec.replaces, None)
         if members := self.groups.get(run.spec.group):
@@ -365,45 +355,34 @@ class Ledger:
         """Save an attempt."""
         self.out.append(todo.SaveAttempt(copy.copy(attempt)))
 
-    def _touch(self, run: Run) -> None:
-        self.version += 1
-        run.version = self.version
-
     def publish(self, run: Run) -> None:
         """Publish the state of a run that changed."""
-        self._touch(run)
+        self.publications.changed(run)
         self._publish(run)
 
     def _publish(self, run: Run) -> None:
-        self._soon.pop(run.id, None)
-        self._published.pop(run.id, None)
-        self._published[run.id] = self.at.mono
+        self.publications.published(run.id, self.at.mono)
         self.out.append(todo.Publish(self.render(run, self.at.mono)))
 
     def publish_first(self, run: Run, *, soon: bool) -> None:
         """Publish the state of a new run unless that was done; `soon` for one of many."""
-        if run.id in self._published:
+        if run.id in self.publications:
             return
         if soon:
-            self._published[run.id] = self.at.mono
+            self.publications.published(run.id, self.at.mono)
             self.publish_soon(run)
         else:
             self.publish(run)
 
     def publish_soon(self, run: Run) -> None:
         """Publish the state of a run that changed in one of the next ticks."""
-        self._touch(run)
-        self._soon[run.id] = None
+        self.publications.changed(run)
+        self.publications.postpone(run.id)
 
     def republish(self) -> None:
         """Publish postponed states, and repeat those that were not published for a while."""
-        due = list(islice(self._soon, _REPUBLISHED_AT_ONCE))
-        for run_id, at in self._published.items():
-            if at > self.at.mono - REPUBLISH_S or len(due) >= _REPUBLISHED_AT_ONCE:
-                break
-            due.append(run_id)
-        for run_id in dict.fromkeys(due):
-            self._publish(self.runs[run_id])
+        for run in self.publications.due(self.at.mono):
+            self._publish(self.runs[run])
 
     def send_place(self, run: Run, attempt: Attempt) -> None:
         """Offer an attempt to its host."""

@@ -107,7 +107,7 @@ def snapshot(ledger: Ledger, command: Snapshot, now: float) -> SnapshotResult:
     ended = {run.id for run in islice((run for run in changed if run.final), command.final_limit)}
     hosts = host_list(ledger, now)
     return SnapshotResult(
-        version=ledger.version,
+        version=ledger.publications.version,
         runs=[ledger.render(run, now) for run in changed if not run.final or run.id in ended],
         counts=Counter(run.state.value for run in chosen),
         hosts=hosts.hosts,

@@ -74,8 +74,9 @@ def resolve(ledger: Ledger, event: CheckpointsKnown) -> None:
         if any(each.run == event.run for each in run.references):
             if not event.problem:
                 _resolve(ledger, run, event)
-            if run.id in ledger.queue.awaiting:
-                ledger.decide(run, "queued", waits_for(ledger, run))
+            said = ("queued", waits_for(ledger, run)) if run.id in ledger.queue.awaiting else run.last_decision
+            if said != run.last_decision:
+                ledger.decide(run, *said)
                 ledger.publish_soon(run)
 
 
