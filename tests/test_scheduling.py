@@ -1,4 +1,4 @@
-"""GPUs, order, retries and limits through a whole stack of real processes; the GPUs themselves are only declared."""
+"""GPUs, order, retries, limits and references in a stack of real processes. The GPUs are only declared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GPUS = 4
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory, workers):
-    """One stack for all: each test leaves it idle."""
+    """One stack for all tests; each leaves it idle."""
     with Stack(tmp_path_factory.mktemp("scheduling") / "home", cpus=16, gpus=GPUS) as stack:
         yield stack
     assert stack.leftovers() == []
@@ -56,7 +56,7 @@ def worker_environ(stack: Stack, run: str) -> dict[str, str]:
 
 
 def gpu_time(stack: Stack, runs: list[str]) -> list[tuple[str, float, float, float]]:
-    """Who held which GPU from when to when, and how much of it, from what the hosts recorded."""
+    """(GPU, start, end, share) of each attempt, as the hosts recorded it."""
     held = []
     for run in runs:
         for attempt in attempts_of(stack, run):
@@ -122,7 +122,7 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint_and_says_why(stack):
 
 
 def result_of(stack: Stack, run: str) -> dict:
-    """What a run's last event says."""
+    """The summary in a run's last event."""
     return json.loads(stack.journal(run).read_text().splitlines()[-1])["summary"]
 
 

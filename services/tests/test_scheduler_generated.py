@@ -60,11 +60,11 @@ Key = tuple[str, int]
 
 @dataclass
 class ModelHost:
-    """What is really the case on a host, which the scheduler knows only from reports."""
+    """The true state of a host, which the scheduler knows only from reports."""
 
     name: str
     up: bool = True
-    # It can write nothing for a while, or is about to end.
+    # Its disk is full, or its supervisor is about to end.
     full: bool = False
     stopping: bool = False
     instance: int = 1
@@ -109,7 +109,7 @@ class World(RuleBasedStateMachine):
         self.requests = 0
         self.submitted: list[str] = []
         self.crash = ""
-        # Live attempts of hosts that were silent for so long that they were given up.
+        # Live attempts of hosts that were given up after a long silence.
         self.abandoned: set[tuple[str, Key]] = set()
         self.machine = self._load()
 
@@ -128,7 +128,7 @@ class World(RuleBasedStateMachine):
         return events.Instant(self.now, 1e9 + (self.now * 7919) % 100_000)
 
     def ask(self, command: Command) -> bool | None:
-        """Give a client's command to the scheduler; say whether it took it, or None if it crashed."""
+        """Pass a client's command to the scheduler; return whether it accepted it, or None if it crashed."""
         try:
             _, out = self.machine.execute(command, self._at())
         except CommandRefusedError:
@@ -181,7 +181,7 @@ class World(RuleBasedStateMachine):
         return f"01R{len(self.submitted):023d}"
 
     def _take(self, command: Submit | SubmitMany, runs: list[str]) -> None:
-        """Submit runs; unless the scheduler crashed before it had saved them, they must be there from now on."""
+        """Submit runs. Unless the scheduler crashed before it saved them, they must never be lost."""
         taken = self.ask(command)
         saved = [run for run in runs if run in self.saved_runs]
         assert saved in ([], runs), "all or none"
@@ -268,7 +268,7 @@ class World(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(1, 15), going=st.booleans(), code=st.sampled_from([0, 0, 1]))
     def all_goes_well(self, seconds: int, going: bool, code: int = 0) -> None:
-        """Everybody does what it should, though the workers may fail."""
+        """Hosts and bus work; workers may fail."""
         for _ in range(2 * seconds):
             self._half_second(going, code)
 
@@ -300,7 +300,7 @@ class World(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab"), index=st.integers(0, 5), keep=st.booleans(), ack=st.booleans())
     def deliver_command(self, name: str, index: int, keep: bool, ack: bool) -> None:
-        """Any of the commands under way arrives, perhaps to arrive once more; its answer may be lost."""
+        """Any command in transit arrives, perhaps twice; its answer may be lost."""
         host = self.hosts[name]
         host.inbox = [each for each in host.inbox if self.now - each[0] <= LONGEST_DELAY_S]
         if not host.up or not host.inbox:
@@ -338,7 +338,7 @@ class World(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab"), known=st.booleans(), then=st.sampled_from(["lost", "again", "elsewhere"]))
     def offers_are_refused(self, name: str, known: bool, then: str) -> None:
-        """A host refuses all that it is offered; the same offers may arrive once more, when it is well again."""
+        """A host refuses every offer; the same offers may arrive again after it has recovered."""
         self.submit(1.0)
         host = self.hosts[name]
         if not host.up:
@@ -471,7 +471,7 @@ class World(RuleBasedStateMachine):
         assert set(self.submitted) <= set(self.saved_runs)
 
     def teardown(self) -> None:
-        """Once everybody behaves, every run ends, every attempt is forgotten, and a cancelled run does not succeed."""
+        """Once hosts and bus work, every run ends and every attempt is forgotten."""
         self.crash = ""
         self.pause(paused=False)
         for name in self.hosts:
@@ -495,7 +495,7 @@ class World(RuleBasedStateMachine):
         assert _states(self._load()) == _states(self.machine)
 
     def _half_second(self, going: bool, code: int = 0) -> None:
-        """Everybody who is there does what it should; attempts go on, one that was given up ends only if stopped."""
+        """Hosts that are up do their work. With `going`, attempts proceed; an attempt given up ends only if stopped."""
         self.now += 0.5
         self.feed(events.Tick(self._at()))
         for host in self.hosts.values():
@@ -521,7 +521,7 @@ class World(RuleBasedStateMachine):
 
 
 def _states(machine: Machine) -> dict[str, dict]:
-    """All runs of a machine, but for versions, which a restart gives anew."""
+    """All runs of a machine, without their versions, which change with a restart."""
     return {run: each.render().model_dump(exclude={"version"}) for run, each in machine.ledger.runs.items()}
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's decisions, told as stories: events in, instructions out."""
+"""The scheduler's decisions as sequences of events and instructions."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_cancel_before_the_placement_arrived_leaks_nothing(story):
     assert story.state(run).state is RunStateName.STOPPING, "the placement may still be on its way"
     story.pass_time(3, host())
     assert story.state(run).state is RunStateName.CANCELLED
-    # It was on its way after all.
+    # The placement was still in transit and arrives now.
     story.feed(events.HostReported, host(attempt(run, "starting")))
     assert story.sent(Stop)
     story.now += 3
@@ -319,7 +319,7 @@ def test_what_a_host_cannot_take_now_goes_back_to_the_queue(story, code):
 
 
 def refused_after(story, run):
-    """Refuse the attempt whenever it is offered; say how long it took to be offered again, six times."""
+    """Refuse each of six offers; return the seconds until the next one."""
     waits = []
     for _ in range(6):
         story.refuse(run, "host_unavailable")
@@ -398,7 +398,7 @@ def test_a_refused_run_goes_elsewhere_under_a_new_number_if_the_host_stays_silen
     story.refuse(run, "host_unavailable", "disk full", host="a")
     story.pass_time(303, host(name="b"))
     assert set(story.offers()) == {("b", 2)}
-    # What was not taken is none of those that it may have.
+    # An attempt that was not taken does not count.
     failed = {"code": 1, "category": "application", "started_at": 2e9 - 3600}
     story.feed(events.HostReported, host(attempt(run, "ended", number=2, **failed), name="b"))
     assert "attempt 3 of 3 starts from the beginning" in story.state(run).reason

@@ -1,4 +1,4 @@
-"""Who goes first, who waits for whom, and where: priorities, dependencies, tags, GPUs, back-fill, pause and drain."""
+"""Order and placement: priorities, dependencies, tags, GPUs, uses, back-fill, pause and drain."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def many(runs):
 
 
 def full_host(story, **more):
-    """A host that a stranger fills."""
+    """A host filled by an attempt that is not ours."""
     story.feed(events.HostReported, host(attempt("stranger", cpus=2.0), **more))
 
 
@@ -165,7 +165,7 @@ def test_gpus_of_a_restarted_scheduler_are_still_given(story):
     story.feed(events.HostReported, host(cpus=64, gpus=1))
     story.submit(gpus=1)
     story.restart(story.out)
-    # The host reports before it has heard of the attempt: the GPU is taken all the same.
+    # The host reports before it has heard of the attempt; the GPU still counts as taken.
     story.feed(events.HostReported, host(cpus=64, gpus=1))
     second = story.submit(gpus=0.5)
     assert story.state(second).reason == "waits for 0.5 GPU: local has 0 of 1 free"

@@ -211,7 +211,7 @@ def test_a_run_from_submit_to_its_end_as_a_follower_sees_it(stack):
             seen = [RunState.model_validate(each.payload).state.value for each in states.take_all()]
             assert list(dict.fromkeys(seen)) == ["starting", "running", "succeeded"]
             detail = await bus.request("scheduler", Show(run="w-seed1"))
-            # Whether the worker was described before or after the submission is not settled; there is a warning then.
+            # The worker may be described before or after the submission; only then there is a warning.
             told = [each.event for each in detail.decisions if each.event != "warning"]
             assert told == ["submitted", "placed", "running", "succeeded"]
             assert detail.attempts[0]["outcome"] == "succeeded"
@@ -414,7 +414,7 @@ def test_a_full_disk_refuses_submissions_loses_no_state_and_recovers(stack):
             await until_host_is_known(bus)
             run = (await bus.request("scheduler", submit())).run
             await until_state(bus, run, RunStateName.RUNNING)
-            # No file of the scheduler may grow any more: to SQLite that is a disk without room.
+            # The scheduler's files may not grow, which SQLite takes for a full disk.
             pid = stack.scheduler.pid
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))

@@ -46,7 +46,7 @@ def end(story, run, code=0):
 
 
 def inputs(story, run):
-    """Fields and steps of the checkpoints that the last offer of a run has."""
+    """Fields and steps of the checkpoints in the last offer of a run."""
     (offer,) = [each for each in story.sent(Place) if each.run == run]
     return [(each.field, each.step) for each in offer.inputs]
 

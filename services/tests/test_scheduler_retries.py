@@ -1,4 +1,4 @@
-"""Which failures are worth another attempt, when, and from where."""
+"""Which failures are retried, when, where, and from which checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler's shell without a broker: reports that make no sense, and a store that cannot be written."""
+"""The scheduler's shell without a broker: invalid reports, a store that cannot be written, a paused start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = "01K00000000000000000000001"
 
 
 class NoBus:
-    """A bus on which nobody else is."""
+    """A bus without other clients."""
 
     def __init__(self):
         self.counters = {}
@@ -37,7 +37,7 @@ class NoBus:
 
 @pytest.fixture
 def in_service(tmp_path):
-    """Run a story with a service that is alone, and whose writer works."""
+    """Run a coroutine with a service that has no bus but a working writer."""
 
     def play(story):
         async def main():
@@ -93,7 +93,7 @@ def test_a_report_that_cannot_be_dealt_with_does_not_end_the_scheduler(in_servic
     async def story(service):
         await service._listen(reports(host()))
         good, bad, later = [(await service._submit(Submit(spec=RunSpec(worker="w", name=name)))).run for name in "abc"]
-        # Both times are numbers, but what lies between them is none.
+        # Both times are finite, but their difference is not.
         absurd = attempt(bad, "ended", code=0, started_at=-1e308, ended_at=1e308)
         both = host(attempt(good, "ended", code=0), absurd)
         await service._listen(reports(both, both, host(attempt(bad), name="other")))
@@ -113,7 +113,7 @@ def test_a_report_that_cannot_be_dealt_with_does_not_end_the_scheduler(in_servic
 
 
 def fails_slowly(service, times):
-    """Have the next commits take a moment and fail."""
+    """Make the next commits slow, and fail."""
     commit, left = service.store.commit, [None] * times
 
     def fail(unsaved):
@@ -127,7 +127,7 @@ def fails_slowly(service, times):
 
 
 async def while_written(first, again):
-    """Send a command, and once more while what it decided is being written; return both answers."""
+    """Send a command twice, the second time while the first is being written; return both answers."""
     one = asyncio.create_task(first)
     await asyncio.sleep(0.1)
     return await asyncio.gather(one, again, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What the scheduler writes to disk, and how it fares when it cannot."""
+"""The scheduler's store: what it writes and reads, and what happens when it cannot write."""
 
 from __future__ import annotations
 

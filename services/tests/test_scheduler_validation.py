@@ -1,4 +1,4 @@
-"""What is refused at submission, and how runs are named and found."""
+"""What is refused at submit, and how runs are named and found."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refusal(spec, schemas=None):
 
 
 def said_of(schema, config):
-    """What is wrong with a configuration, as people read it."""
+    """The problems of a config, as people read them."""
     return [str(each) for each in schema.problems(config)]
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's state machine in a story: events in, instructions out; hosts and attempts are made up by the test."""
+"""Drives the scheduler's state machine in tests: events in, instructions out, hosts and attempts made up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mosaic_services.scheduler.why import explain
 
 
 class Story:
-    """A machine, the time, and what it last said."""
+    """A machine, the time, and its last instructions."""
 
     def __init__(self):
         self.now = 100.0
@@ -42,7 +42,7 @@ class Story:
         return self.out
 
     def ask(self, command):
-        """Give a client's command to the machine; return its result, or the error that refuses it."""
+        """Pass a client's command to the machine; return its result, or the error that refuses it."""
         self.out = []
         try:
             self.answer, self.out = self.machine.execute(command, self.at)
@@ -92,7 +92,7 @@ class Story:
         return explain(self.machine.ledger, self.machine.ledger.runs[run], told, self.now)
 
     def restart(self, saved):
-        """Go on with a new machine, from what an old one had saved."""
+        """Continue with a new machine, from what the old one saved."""
         runs = {each.run.id: each.run for each in saved if isinstance(each, todo.SaveRun)}
         attempts = {each.attempt.key: each.attempt for each in saved if isinstance(each, todo.SaveAttempt)}
         settings = {each.key: each.value for each in saved if isinstance(each, todo.SaveSetting) and each.value}
