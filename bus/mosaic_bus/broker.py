@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 import msgpack
 import zmq
 
+from mosaic_bus.connections import Connections
 from mosaic_bus.errors import BadMessageError, CannotBindError
 from mosaic_bus.home import hold_lock
 from mosaic_bus.logs import FirstTime, Logger
@@ -74,6 +75,7 @@ class Broker:
         self._wake_out.bind("inproc://stop")
         self._wake_in = self._context.socket(zmq.PAIR)
         self._wake_in.connect("inproc://stop")
+        self._connections = Connections(self.counters, self._router, self._xpub)
         self._bind(self._router, self.address.ingress)
         self._bind(self._xpub, self.address.egress)
         self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
@@ -107,6 +109,7 @@ class Broker:
         except BaseException as error:
             self.failure = error
         finally:
+            self._connections.close()
             self._router.close()
             self._xpub.close()
             self._wake_out.close()
@@ -115,10 +118,15 @@ class Broker:
         poller = zmq.Poller()
         for socket in (self._router, self._xpub, self._wake_out):
             poller.register(socket, zmq.POLLIN)
+        for monitor in self._connections.monitors:
+            poller.register(monitor, zmq.POLLIN)
         while True:
             ready = dict(poller.poll())
+            # A new connection must be known before its subscriptions are counted.
+            if self._xpub in ready or not self._connections.monitors.isdisjoint(ready):
+                self._connections.look()
             if self._xpub in ready:
-                self._take_subscription(self._xpub.recv())
+                self._take_subscription(self._xpub.recv(copy=False))
             if self._router in ready:
                 with contextlib.suppress(zmq.Again):
                     for _ in range(_BURST):
@@ -160,9 +168,11 @@ class Broker:
         with contextlib.suppress(zmq.ZMQError):
             self._router.send_multipart([identity, *envelope.encode(message)], zmq.NOBLOCK)
 
-    def _take_subscription(self, frame: bytes) -> None:
+    def _take_subscription(self, part: zmq.Frame) -> None:
+        frame = part.bytes
         if not frame or frame[0] not in (0, 1):
             return
+        self._connections.subscribed(part, more=frame[0] == 1)
         topic = frame[1:]
         if frame[0] == 0:
             self.subscriptions[topic] -= 1

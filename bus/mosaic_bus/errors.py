@@ -23,6 +23,7 @@ __all__ = [
     "NotConnectedError",
     "PillowMissingError",
     "StaleFrameError",
+    "TooManySubscriptionsError",
     "UnsafeAddressError",
     "WrongVersionError",
 ]
@@ -101,6 +102,13 @@ class NotConnectedError(BusError):
     def __init__(self, address: str, seconds: float) -> None:
         super().__init__(f"no broker answers at {address} after {seconds:g} s; start one with: mosaic up")
         self.address = address
+
+
+class TooManySubscriptionsError(BusError):
+    """A client subscribes to more topics than the broker keeps for one connection."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"a connection has at most {most:,} subscriptions: subscribe to a prefix that they share")
 
 
 class HomeInUseError(BusError):

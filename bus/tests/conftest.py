@@ -1,23 +1,15 @@
-"""A real broker in a process of its own, and waits with a deadline."""
+"""A real broker in a process of its own."""
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from mosaic_bus import Home
-
-
-def wait_until(what, condition, deadline_s=120.0):
-    deadline = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {deadline_s} s"
-        time.sleep(0.01)
-    return value
 
 
 class BrokerProcess:
@@ -37,11 +29,14 @@ class BrokerProcess:
     def log_file(self):
         return self.home.path / "broker.log"
 
-    def start(self):
+    def start(self, files=None):
+        """Start it, with a limit to the files that it may have open."""
         environ = {key: value for key, value in os.environ.items() if not key.startswith("MOSAIC_")}
         command = [sys.executable, "-m", "mosaic_services.broker", "--home", str(self.home.path), *self.arguments]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log, env=environ)
+        if files is not None:
+            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (files, files))
         return self
 
     def run_second(self):
@@ -75,8 +70,8 @@ def _no_stack_of_the_user(monkeypatch):
 def start_broker(tmp_path):
     started = []
 
-    def start(*arguments, folder=tmp_path / "home"):
-        started.append(BrokerProcess(folder, *arguments).start())
+    def start(*arguments, folder=tmp_path / "home", files=None):
+        started.append(BrokerProcess(folder, *arguments).start(files))
         return started[-1]
 
     yield start

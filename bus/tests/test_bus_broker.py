@@ -14,9 +14,12 @@ import msgpack
 import psutil
 import pytest
 import zmq
+from stack import wait_until
 
-from mosaic_bus import Bus, BusClient, Home
+from mosaic_bus import Bus, BusClient, Home, NotConnectedError
 from mosaic_bus.commands import Info, Ping, Stats
+from mosaic_bus.connections import MAX_SUBSCRIPTIONS
+from mosaic_bus.errors import TooManySubscriptionsError
 
 DEADLINE_S = 120
 # Reads nothing until it gets SIGCONT; then it says how many messages it has, and how many by `seq` it does not have.
@@ -322,3 +325,56 @@ def test_many_clients_come_and_go(broker):
     Bus(broker.address, connect_timeout=DEADLINE_S).close()
     asyncio.run(asyncio.wait_for(scenario(), 100))
     assert psutil.Process(broker.process.pid).num_fds() < 60
+
+
+def connect_subscriber(context, address):
+    """Connect one more subscriber, and wait until the kernel says that it is connected."""
+    socket = context.socket(zmq.SUB)
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    monitor = socket.get_monitor_socket(zmq.EVENT_CONNECTED)
+    socket.connect(address.egress)
+    assert monitor.poll(60_000)
+    socket.disable_monitor()
+    monitor.close(0)
+    return socket
+
+
+@pytest.mark.slow
+def test_without_descriptors_new_connections_are_refused_and_old_ones_served(start_broker):
+    broker = start_broker(files=200)
+    with Bus(broker.address, connect_timeout=60) as bus, zmq.Context() as context:
+        heard = bus.listen("still.", timeout=60)
+        flood = []
+        while not bus.request("broker", Stats(), timeout=60).counters.get("forward_refused_connections"):
+            assert len(flood) < 200
+            flood.append(connect_subscriber(context, broker.address))
+        bus.client.publish("still.", {"served": True})
+        assert next(heard).payload == {"served": True}
+        for socket in flood:
+            socket.close(0)
+
+        def welcome():
+            with contextlib.suppress(NotConnectedError), Bus(broker.address, connect_timeout=1) as other:
+                return other.request("broker", Ping(), timeout=60)
+
+        wait_until("a newcomer is welcome", welcome)
+    assert broker.process.poll() is None
+
+
+@pytest.mark.slow
+def test_a_connection_that_subscribes_without_end_is_closed_and_others_are_served(broker):
+    with Bus(broker.address, connect_timeout=60) as bus, zmq.Context() as context:
+        greedy = context.socket(zmq.SUB)
+        greedy.setsockopt(zmq.SNDHWM, 0)
+        greedy.connect(broker.address.egress)
+        for number in range(MAX_SUBSCRIPTIONS + 100):
+            greedy.subscribe(f"topic{number}.")
+
+        def closed():
+            return bus.request("broker", Stats(), timeout=60).counters.get("forward_closed_subscribers")
+
+        wait_until("it is closed", closed)
+        assert "too many subscriptions" in broker.log_file.read_text()
+        greedy.close(0)
+        with pytest.raises(TooManySubscriptionsError):
+            bus.subscribe(*(f"mine{number}." for number in range(MAX_SUBSCRIPTIONS + 1)), max_queue=1)

@@ -12,7 +12,15 @@ import zmq.asyncio
 from pydantic import ValidationError
 
 from mosaic_bus import topics
-from mosaic_bus.errors import BadAddressError, BadMessageError, CommandRefusedError, NoAnswerError, NotConnectedError
+from mosaic_bus.connections import MAX_SUBSCRIPTIONS
+from mosaic_bus.errors import (
+    BadAddressError,
+    BadMessageError,
+    CommandRefusedError,
+    NoAnswerError,
+    NotConnectedError,
+    TooManySubscriptionsError,
+)
 from mosaic_bus.logs import FirstTime, Logger
 from mosaic_bus.messages import Model
 from mosaic_bus.refusals import RefusalCode
@@ -296,6 +304,8 @@ class BusClient:
                 del self._welcomes[topic]
 
     def _subscribe_prefix(self, prefix: str) -> None:
+        if len(self._prefix_uses) >= MAX_SUBSCRIPTIONS and prefix not in self._prefix_uses:
+            raise TooManySubscriptionsError(MAX_SUBSCRIPTIONS)
         self._prefix_uses[prefix] += 1
         if self._prefix_uses[prefix] == 1:
             self._in.setsockopt(zmq.SUBSCRIBE, prefix.encode())
