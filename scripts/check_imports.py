@@ -1,11 +1,11 @@
-"""Check that the parts of MOSAIC import only what they may.
+"""Check the import rules between the parts of MOSAIC.
 
-1. A service imports `mosaic_bus`, what the services share, the event vocabulary (`mosaic_worker.events`) and
+1. A service imports `mosaic_bus`, shared modules of the services, the event vocabulary (`mosaic_worker.events`) and
    third-party packages, but no other service.
 2. A worker imports `mosaic_worker` and its own library, but nothing of the bus, the services or another worker.
 
-From which follows: `mosaic_bus` imports no other part, `mosaic_worker` neither, and what the services share imports
-no service. Code is parsed, not run. Each breach is printed as file:line, and the exit status is then 1.
+It follows that `mosaic_bus` and `mosaic_worker` import no other part, and that shared modules import no service. Code
+is parsed, not run. Each breach is printed as file:line, and the exit status is then 1.
 """
 
 import argparse
@@ -26,7 +26,7 @@ KIT = "mosaic_worker"
 KIT_FOLDER = "kit"
 # Services read the events that workers write, so this package of the kit is shared; it needs no third-party package.
 VOCABULARY = f"{KIT}.events"
-# Virtualenvs, vendored code and build folders are not ours to check.
+# Virtualenvs, vendored code and build folders are not checked.
 SKIPPED_FOLDERS = frozenset({".venv", "venv", "vendor", "build", "dist", "node_modules", "__pycache__"})
 
 
@@ -39,7 +39,7 @@ class Rule:
     allowed: str = ""
 
     def breach(self, module: str) -> str | None:
-        """Give the forbidden package that `module` is or lies in."""
+        """Return the forbidden package that `module` is or belongs to."""
         parts = module.split(".")
         prefixes = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
         if self.allowed in prefixes:
@@ -70,7 +70,7 @@ class Part:
 
 
 def find_parts(root: Path) -> Iterator[Part]:
-    """Give every part of the checkout at `root` with what it may not import."""
+    """Yield every part of the checkout at `root` with its rule."""
     kit = root / "workers" / KIT_FOLDER
     worker_folders = [path for path in sorted((root / "workers").glob("*")) if path.is_dir() and path != kit]
     packages_of = {folder: _packages(folder) for folder in worker_folders}
@@ -103,13 +103,13 @@ def _service_parts(base: Path, workers: frozenset[str]) -> Iterator[Part]:
         reason = (
             f"{path.stem} talks to other services over the bus, and runs workers as processes"
             if is_service
-            else "what the services share imports no service and no worker"
+            else "a shared module of the services imports no service and no worker"
         )
         yield Part(path, base, Rule(workers | others | {KIT}, reason, allowed=VOCABULARY))
 
 
 def _packages(folder: Path) -> frozenset[str]:
-    """Name the packages that lie directly in a worker's folder."""
+    """Return the packages directly in a worker's folder."""
     return frozenset(path.parent.name for path in folder.glob("*/__init__.py") if path.parent.name != "tests")
 
 
@@ -119,7 +119,7 @@ def check(root: Path) -> list[Breach]:
 
 
 def check_part(part: Part, root: Path) -> Iterator[Breach]:
-    """Find the breaches in one part; paths are given relative to `root`."""
+    """Find the breaches in one part; paths are relative to `root`."""
     for path in sorted(_python_files(part.folder)):
         shown = path.relative_to(root)
         tree = ast.parse(path.read_bytes(), filename=str(shown))
@@ -141,12 +141,12 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def _package_of(path: Path, base: Path) -> list[str]:
-    """Name the package from which relative imports in `path` are counted."""
+    """Return the package to which relative imports in `path` refer."""
     return list(path.relative_to(base).parent.parts)
 
 
 def imports(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
-    """Give line and full name of all that is imported, also inside functions and by `import_module("…")`."""
+    """Yield line and full name of every import, including those in functions and by `import_module("…")`."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -154,7 +154,7 @@ def imports(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
             case ast.ImportFrom(module=module, names=names, level=level):
                 start = package[: len(package) - level + 1] if level else []
                 origin = ".".join([*start, *([module] if module else [])])
-                # `from package import name` may import a module too, so both names count.
+                # `from package import name` may import a module, so the full name counts.
                 yield from ((node.lineno, f"{origin}.{alias.name}") for alias in names)
             case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if _imports_by_name(function):
                 yield node.lineno, name
@@ -171,8 +171,8 @@ def _imports_by_name(function: ast.expr) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check a checkout and print what breaks the rules."""
-    parser = argparse.ArgumentParser(description="Check that the parts of MOSAIC import only what they may.")
+    """Check a checkout and print the breaches."""
+    parser = argparse.ArgumentParser(description="Check the import rules between the parts of MOSAIC.")
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent)
     breaches = check(parser.parse_args(arguments).root.resolve())
     for breach in breaches:

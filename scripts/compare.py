@@ -1,7 +1,7 @@
-"""Compare runs that played the same episodes: `compare.py RUN RUN…`, each named by its name or a part of its id.
+"""Compare runs that played the same episodes: `compare.py RUN RUN…`, each by name or part of its id.
 
-Only seeds that all of them have count, so that every run is judged by the same episodes. An interval is the middle 95 %
-of the means of 10,000 resamples of the episodes, drawn with a fixed seed.
+Only seeds that all runs have in common count. An interval is the middle 95 % of the means of 10,000 bootstrap resamples
+of the episodes, drawn with a fixed seed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
         sys.exit(f"error: {error}")
     seeds = sorted(set.intersection(*(set(returns) for _, returns in found)))
     if not seeds:
-        sys.exit("error: these runs have no seed in common: give them the same seed and as many episodes")
+        sys.exit("error: these runs have no seed in common: give them the same seed and number of episodes")
     table = Table("run", "mean", "95 % interval", "median", "worst", "best", box=None, header_style="bright_black")
     for column in table.columns[1:]:
         column.justify = "right"

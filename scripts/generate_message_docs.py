@@ -1,7 +1,7 @@
 """Writes docs/messages.md, the reference of all bodies and commands, from the models in mosaic_bus.
 
 python scripts/generate_message_docs.py          writes the file
-python scripts/generate_message_docs.py --check  says whether it is up to date (exit code 1 if not)
+python scripts/generate_message_docs.py --check  exits with 1 if the file is out of date
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ fields of [RefusalDetails](#refusaldetails) that can come with a code are in the
 |---|---|---|
 """
 
-# The modules of mosaic_bus.commands: who answers, and where to send.
+# The modules of mosaic_bus.commands: which service answers, and its address.
 SERVICES = {
     common: ("every service", ", ".join(f"`{row.bus_name('<host>')}`" for row in in_start_order())),
     scheduler: ("scheduler", "`scheduler`"),
@@ -83,7 +83,7 @@ def models_of(module: Any) -> Iterator[type[Any]]:
 
 
 def type_text(schema: dict[str, Any]) -> str:
-    """A JSON Schema as a few words, with links to the models it names."""
+    """Describe a JSON Schema in a few words, with links to models."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
         return f"[{name}](#{name.lower()})"
@@ -139,7 +139,7 @@ def fields_table(model: type[Model]) -> str:
         info = model.model_fields[name]
         made = None
         if info.default_factory is not None:
-            # A default that differs each time, as a new id, is told by its description.
+            # A generated default, such as a new id, is explained by the description.
             first, second = (info.get_default(call_default_factory=True, validated_data={}) for _ in range(2))
             made = (
                 NEW_EACH_TIME

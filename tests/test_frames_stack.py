@@ -194,7 +194,7 @@ def test_worker_or_run_host_killed_leaves_no_pictures_and_a_word_when_the_last_w
     assert last.writer == "ended"
     assert abs(time.time() - last.newest.wall) < 100
     said = Cli(shared_stack.home.path)("frames", run).stdout
-    assert "its last picture was at" in said
+    assert "its last frame was at" in said
     refused = Cli(shared_stack.home.path)("frames", run, "--save", "never.png", code=1).stderr
     assert "has no frames any more: the last was" in refused
 

@@ -1,4 +1,4 @@
-"""The reader of the frames bench: a process of its own that copies pictures as fast as it can and checks each one."""
+"""The reader of the frames bench: a process that copies frames as fast as it can and verifies each."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from mosaic_bus.frames import FrameReader
 
 _POLL_S = 0.0001
 _WORD_MASK = 2**64 - 1
-Picture = np.ndarray[Any, np.dtype[np.uint8]]
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Sealed:
-    """Pictures of noise, each with its number and a checksum: the first word is the sum of all others.
+    """Frames of noise, each with its number and a checksum: the first word is the sum of all others.
 
-    Pictures that follow each other in a slot are different noise, so what is put together from them has another sum.
+    Successive frames in a slot hold different noise, so a torn frame has a wrong sum.
     """
 
     def __init__(self, shape: tuple[int, ...], count: int = 7) -> None:
         random = np.random.default_rng(0)
-        self.pictures = [random.integers(0, 256, shape, np.uint8) for _ in range(count)]
-        self._words = [picture.reshape(-1).view(np.uint64) for picture in self.pictures]
+        self.frames = [random.integers(0, 256, shape, np.uint8) for _ in range(count)]
+        self._words = [each.reshape(-1).view(np.uint64) for each in self.frames]
         self._sums = [int(words[2:].sum()) for words in self._words]
 
-    def picture(self, number: int) -> Picture:
-        """Return picture `number`, sealed; it is changed when this is asked for another."""
-        which = number % len(self.pictures)
+    def frame(self, number: int) -> Pixels:
+        """Return frame `number` with its checksum. The array is reused for the next frame."""
+        which = number % len(self.frames)
         self._words[which][:2] = ((self._sums[which] + number) & _WORD_MASK, number)
-        return self.pictures[which]
+        return self.frames[which]
 
 
-def is_whole(picture: Picture, number: int) -> bool:
-    """Whether a picture is the one of that number, and all of it."""
-    words = picture.reshape(-1).view(np.uint64)
+def is_whole(frame: Pixels, number: int) -> bool:
+    """Whether a frame has this number and is intact."""
+    words = frame.reshape(-1).view(np.uint64)
     return int(words[1]) == number and int(words[0]) == int(words[1:].sum())
 
 
 def main() -> None:
-    """Read so many pictures, or until SIGTERM, then print what was seen."""
+    """Read this many frames, or until SIGTERM, then print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ring", type=Path)
     parser.add_argument("count", type=int)

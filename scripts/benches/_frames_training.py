@@ -1,8 +1,8 @@
-"""The training side of the frames bench: steps per second of a rollout, with and without pictures.
+"""The training side of the frames bench: steps per second of a rollout, with and without frames.
 
 Runs in the environment of the baseline worker, since that has gymnasium. CartPole-v1 is stepped with the actions of a
-small network (two layers of 64, numpy), about as much work per step as a rollout of PPO. The time that the environment
-itself takes to render is measured and taken off, and given apart: what is left is what FastLane costs.
+small network (two layers of 64, numpy), about the work per step of a PPO rollout. The time that the environment itself
+spends on rendering is measured, subtracted and reported separately: the rest is the cost of FastLane.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ENVS = {"none": 1, "off": 1, "single": 1, "none4": 4, "grid": 4}
 
 
 class Timed(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds up the time that rendering takes."""
+    """Measures the total time of rendering."""
 
     spent = 0.0
 
     def render(self) -> Any:
-        """Render, and take the time."""
+        """Render, and measure the time."""
         began = time.perf_counter()
         picture = self.env.render()
         Timed.spent += time.perf_counter() - began
@@ -49,7 +49,7 @@ class Policy:
 
 
 def make(mode: str, folder: Path) -> list[Any]:
-    """Make the environments of a case, wrapped as it says."""
+    """Make the wrapped environments of a case."""
     envs = [Timed(gymnasium.make("CartPole-v1", render_mode="rgb_array")) for _ in range(ENVS[mode])]
     if mode.startswith("none"):
         return envs
@@ -59,7 +59,7 @@ def make(mode: str, folder: Path) -> list[Any]:
 
 
 def rollout(envs: list[Any], policy: Policy, seconds: float) -> tuple[float, float]:
-    """Step the environments in turn; return steps per second without the time of rendering, and that time's share."""
+    """Step the environments in turn; return steps per second without rendering, and the share of rendering."""
     observations = [env.reset(seed=index)[0] for index, env in enumerate(envs)]
     Timed.spent = 0.0
     steps, began = 0, time.perf_counter()
@@ -73,7 +73,7 @@ def rollout(envs: list[Any], policy: Policy, seconds: float) -> tuple[float, flo
 
 
 def main() -> None:
-    """Measure all cases in turn, so many rounds, and print the rates."""
+    """Measure all cases in turn for several rounds, and print the rates."""
     folder, rounds, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     policy = Policy()
     cases = {mode: make(mode, folder / mode) for mode in ENVS}
@@ -82,7 +82,7 @@ def main() -> None:
     for _ in range(rounds):
         for mode in order:
             rates[mode].append(rollout(cases[mode], policy, seconds))
-        shuffled.shuffle(order)  # what comes right after a case that draws four pictures at a time is slower
+        shuffled.shuffle(order)  # a case is slower right after one that draws four frames at a time
     print(json.dumps(rates))
 
 

@@ -16,19 +16,19 @@ from mosaic_services.home import StackHome
 if TYPE_CHECKING:
     from mosaic_bus.wire.address import Address
 
-# What is on its way at most: less than the broker keeps for one subscriber, so nothing is dropped.
+# Messages in flight: fewer than the broker queues for a subscriber, so none is dropped.
 WINDOW = 200
 ACKNOWLEDGE_EVERY = 50
 
 
 async def read(address: Address, count: int) -> None:
-    """Read `count` messages and say every now and then how far we are; what the reading process does."""
+    """The reading process: read `count` messages and report progress."""
     async with BusClient(address) as bus, bus.subscribe("bench.data.") as data:
         print("ready", flush=True)
         for number in range(1, count + 1):
             message = await data.next(20)
             if message is None:
-                sys.exit(f"nothing came after message {number - 1} of {count}")
+                sys.exit(f"nothing arrived after message {number - 1} of {count}")
             if number % ACKNOWLEDGE_EVERY == 0 or number == count:
                 bus.publish("bench.read.", {"number": number})
         if bus.counters["missed"]:
@@ -36,7 +36,7 @@ async def read(address: Address, count: int) -> None:
 
 
 async def next_number(acknowledged: Subscription) -> int:
-    """How far the reader is, as soon as it says so again."""
+    """Wait for the next progress report of the reader."""
     message = await acknowledged.next(20)
     if message is None:
         sys.exit("the reader fell silent")
@@ -44,7 +44,7 @@ async def next_number(acknowledged: Subscription) -> int:
 
 
 async def write(address: Address, count: int, size: int) -> float:
-    """Write `count` messages, never more than the window ahead of the reader; return the seconds until all are read."""
+    """Write `count` messages, at most a window ahead of the reader; return the seconds until all are read."""
     payload = {"number": 0}
     buffer = b"x" * size
     read_so_far = 0
@@ -75,7 +75,7 @@ def measure(home: StackHome, count: int, size: int) -> None:
 
 
 def main() -> None:
-    """Start a broker of its own, measure, end it."""
+    """Start a broker, measure, stop it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="messages of each size")
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 100_000], help="bytes of the buffer")

@@ -1,11 +1,11 @@
-"""What it costs to have a run started, to submit and list thousands, and to start one cold or warm.
+"""Overhead of starting a run, rates of submitting and listing, and cold against warm starts.
 
 Method. One stack of real services, one host, nothing else running.
-- overhead: the stress worker (numpy and pydantic, no torch) is started in turn by `submit` through the platform and by
-  a bare spawn of the same command in the same environment. Both clocks run from before to the time stamp of the
-  `run_started` event; the overhead of a round is the difference of the two, and p50 and p99 are over all rounds.
-- submit: 10,000 runs with `submit_many`, a thousand a command, as `mosaic sweep` does, while the queue is paused; the
-  clock stops when the last is acknowledged, and so on disk. `submit_one_per_s` is one `submit` after the other, each
+- overhead: the stress worker (numpy and pydantic, no torch) is started alternately by `submit` through the platform and
+  by spawning the same command in the same environment. Both clocks stop at the time stamp of the `run_started` event.
+  The overhead of a round is the difference; p50 and p99 are over all rounds.
+- submit: 10,000 runs with `submit_many`, a thousand per command, as `mosaic sweep` does, while the queue is paused. The
+  clock stops when the last is acknowledged, which means on disk. `submit_one_per_s`: one `submit` after the other, each
   waiting for its answer.
 - list: all 10,000 with one `runs` command, from the request to typed objects; the median of five.
 - cold and warm: runs of our `ppo` on CartPole-v1, whose worker writes `run_started` once torch and gymnasium are
@@ -45,7 +45,7 @@ PPO = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 512, "seed": 1
 
 
 def say(text: str) -> None:
-    """Progress, for people: the result goes to stdout alone."""
+    """Print progress to stderr; stdout holds the result only."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -110,7 +110,7 @@ def measure_many(folder: Path, count: int) -> dict[str, float]:
         )
 
     with Stack(folder) as stack:
-        # Once the worker is described, configurations are checked as ever.
+        # Once the worker is described, configurations are validated as usual.
         stack.wait_final(stack.submit(config={"events": 1}))
         stack.bus.request("scheduler", PauseQueue(paused=True, reason="bench"))
         began = time.perf_counter()
@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="pairs of a cold and a warm start")
     parser.add_argument("--starts", type=int, default=60, help="pairs of a start by the platform and a bare one")
-    parser.add_argument("--runs", type=int, default=10_000, help="how many to submit and list")
+    parser.add_argument("--runs", type=int, default=10_000, help="number of runs to submit and list")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as scratch:
         result = measure_overhead(Path(scratch) / "overhead", arguments.starts)

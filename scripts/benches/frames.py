@@ -1,20 +1,20 @@
-"""Pictures per second into shared memory, against a bare copy, and how soon another process has the pixels.
+"""Frames per second into shared memory, relative to a bare copy, and latency to another process.
 
 Method, for each shape:
-- ceiling and writer: one process, in turns of so many pictures each: `numpy.copyto` into a mapped file in shared memory
+- ceiling and writer: one process, in turns of equally many frames: `numpy.copyto` into a mapped file in shared memory
   with as many slots, and `FrameWriter.write` with all its figures. The ratio is the median of the turns' ratios. No
   reader runs meanwhile.
 - torn, bad_header, reader_distinct_fps: a writer flat out, and a reader in another process that copies the newest
-  picture as fast as it can and checks it. Each picture is noise that carries its number and a checksum of itself, so
-  that one put together from two is found out. It goes on until `frames` different pictures have been read and checked;
+  frame as fast as it can and checks it. Each frame is noise that carries its number and a checksum of itself, so
+  that one put together from two is found out. It goes on until `frames` different frames have been read and checked;
   `written` is how many the writer made meanwhile. A bad header is a ring that was refused, or a shape or step that
-  does not belong to the picture.
-- latency: a writer at 60 pictures per second, and the reader, which looks every tenth of a millisecond: from the
-  writer's own time stamp, taken before the picture is complete, to the end of the reader's copy.
+  does not belong to the frame.
+- latency: a writer at 60 frames per second, and the reader, which looks every tenth of a millisecond: from the
+  writer's own time stamp, taken before the frame is complete, to the end of the reader's copy.
 
 And for training: steps per second of a rollout in CartPole-v1 with a small network, in the environment of the baseline
 worker (see `_frames_training.py`), in turns whose order is drawn anew each time: without any wrapper, `off`, `single`
-at 30 pictures per second, and a `grid` of four at 30 against four without. The time that the environment takes to
+at 30 frames per second, and a `grid` of four at 30 against four without. The time that the environment takes to
 render is taken off, and given apart as its share of the time (`render`). The ratios are medians over many short rounds,
 since the speed of a shared machine changes from one second to the next.
 """
@@ -49,30 +49,30 @@ LATENCY_HZ = 60
 
 
 def say(text: str) -> None:
-    """Progress, for people: the result goes to stdout alone."""
+    """Print progress to stderr; stdout holds the result only."""
     print(text, file=sys.stderr, flush=True)
 
 
 def measure_rates(folder: Path, shape: tuple[int, ...], turns: int, frames: int) -> dict[str, float]:
     """The writer against a bare copy, in turns."""
-    pictures = Sealed(shape).pictures
-    size, count = pictures[0].nbytes, len(pictures)
+    frames = Sealed(shape).frames
+    size, count = frames[0].nbytes, len(frames)
     with (folder / "ceiling").open("w+b") as file:
         os.posix_fallocate(file.fileno(), 0, SLOTS * size)
         mapped = mmap.mmap(file.fileno(), SLOTS * size)
     slots = [np.frombuffer(mapped, np.uint8, size, slot * size).reshape(shape) for slot in range(SLOTS)]
     writer = FrameWriter(folder, "rate", SLOTS)
-    for picture in pictures:
-        writer.write(picture)
+    for frame in frames:
+        writer.write(frame)
     copies, writes = [], []
     for _ in range(turns):
         began = time.perf_counter()
         for number in range(frames):
-            np.copyto(slots[number % SLOTS], pictures[number % count])
+            np.copyto(slots[number % SLOTS], frames[number % count])
         copies.append(frames / (time.perf_counter() - began))
         began = time.perf_counter()
         for number in range(frames):
-            writer.write(pictures[number % count], step=number, last_reward=1.0, rolling_return=2.0, step_rate_hz=3.0)
+            writer.write(frames[number % count], step=number, last_reward=1.0, rolling_return=2.0, step_rate_hz=3.0)
         writes.append(frames / (time.perf_counter() - began))
     writer.close()
     ratios = [write / copy for write, copy in zip(writes, copies, strict=True)]
@@ -85,7 +85,7 @@ def measure_rates(folder: Path, shape: tuple[int, ...], turns: int, frames: int)
 
 @contextmanager
 def reader(ring: Path, shape: tuple[int, ...], count: int) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """Read so many pictures, or as long as the body runs, in another process; afterwards the result is filled in."""
+    """Read so many frames, or as long as the body runs, in another process; afterwards the result is filled in."""
     command = [sys.executable, str(Path(__file__).with_name("_frames_reader.py")), str(ring), str(count)]
     process = subprocess.Popen([*command, *map(str, shape)], stdout=subprocess.PIPE, text=True)
     seen: dict[str, Any] = {}
@@ -99,14 +99,14 @@ def reader(ring: Path, shape: tuple[int, ...], count: int) -> Iterator[tuple[sub
 
 
 def measure_reading(folder: Path, shape: tuple[int, ...], frames: int) -> dict[str, Any]:
-    """A writer flat out and a reader that checks every picture it gets."""
+    """A writer flat out and a reader that checks every frame it gets."""
     sealed = Sealed(shape)
     writer = FrameWriter(folder, "flat-out", SLOTS)
-    writer.write(sealed.picture(0), step=0)
+    writer.write(sealed.frame(0), step=0)
     with reader(writer.path, shape, frames) as (process, seen):
         while process.poll() is None:
             for number in range(writer.published, writer.published + 1000):
-                writer.write(sealed.picture(number), step=number)
+                writer.write(sealed.frame(number), step=number)
     writer.close()
     return {
         "frames": seen["distinct"],
@@ -118,21 +118,21 @@ def measure_reading(folder: Path, shape: tuple[int, ...], frames: int) -> dict[s
 
 
 def measure_latency(folder: Path, shape: tuple[int, ...], seconds: float) -> dict[str, Any]:
-    """A writer at a steady rate and a reader that waits for each picture."""
+    """A writer at a steady rate and a reader that waits for each frame."""
     sealed = Sealed(shape)
     writer = FrameWriter(folder, "steady", SLOTS)
-    writer.write(sealed.picture(0), step=0)
+    writer.write(sealed.frame(0), step=0)
     with reader(writer.path, shape, 10**9) as (_, seen):
         began = time.perf_counter()
         for number in range(1, int(seconds * LATENCY_HZ)):
             time.sleep(max(0.0, began + number / LATENCY_HZ - time.perf_counter()))
-            writer.write(sealed.picture(number), step=number)
+            writer.write(sealed.frame(number), step=number)
     writer.close()
     return {"p50_ms": round(seen["p50_ms"], 3), "p99_ms": round(seen["p99_ms"], 3)}
 
 
 def measure_training(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    """What pictures cost a training loop: steps per second as a ratio of those without any wrapper."""
+    """What frames cost a training loop: steps per second as a ratio of those without any wrapper."""
     recipe = read_recipe(Path(__file__).parents[2] / "workers" / "baseline_worker")
     environment = build(recipe, "default", lambda step, percent: say(f"environment: {step} ({percent:.0f} %)"))
     script = str(Path(__file__).with_name("_frames_training.py"))
@@ -156,9 +156,9 @@ def measure_training(folder: Path, rounds: int, seconds: float) -> dict[str, Any
 def main() -> None:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=200_000, help="pictures of each shape that are read and checked")
+    parser.add_argument("--frames", type=int, default=200_000, help="frames of each shape that are read and checked")
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--rounds", type=int, default=60, help="of training with and without pictures")
+    parser.add_argument("--rounds", type=int, default=60, help="of training with and without frames")
     arguments = parser.parse_args()
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-", dir="/dev/shm") as scratch:

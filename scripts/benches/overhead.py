@@ -1,11 +1,11 @@
-"""What the platform costs a training: steps per second of a script under it, over those of the same script bare.
+"""Cost of the platform for a training: steps per second of a script under it, relative to the bare script.
 
 Method. Two single-file scripts in the shape of CleanRL's ppo.py and dqn.py (workers/cleanrl_worker/tests/shapes) train
 on CartPole-v1 in the cleanrl worker's own virtualenv, with one thread each. Bare: started by hand, nothing else
 running but the idle services. Under the platform: submitted to real services, hooked, every episode and scalar
 reported, bridged and stored (as algorithms of a checkout; ppo under the name of pqn, since `ppo` names our own); and
-ppo once more with live pictures of one environment, at most 30 a second. Each script measures its own steps per second
-over its training loop but the first fifth (imports, the first picture), and prints them. A round runs all five, one
+ppo once more with live frames of one environment, at most 30 a second. Each script measures its own steps per second
+over its training loop but the first fifth (imports, the first frame), and prints them. A round runs all five, one
 after the other, in an order that is turned by one each time; a ratio is the median over the rounds of under over bare
 in the same round. The time to render is part of `ppo_fastlane_ratio`.
 
@@ -52,7 +52,7 @@ Rates = tuple[float, float]
 
 
 def say(text: str) -> None:
-    """Progress, for people: the result goes to stdout alone."""
+    """Print progress to stderr; stdout holds the result only."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -100,12 +100,12 @@ class Bench:
         return rates_of(log, f"{name} under the platform")
 
     def _end_of(self, run: str) -> RunState:
-        """Wait to be told: to ask again and again would keep the services busy, and be measured too."""
+        """Wait for a message: polling would load the services and distort the measurement."""
         for message in self._stack.bus.listen(topics.run_state(run), timeout=600):
             state = RunState.model_validate(message.payload)
             if state.state in {"succeeded", "failed"}:
                 return state
-        raise SystemExit(f"run {run} has not ended within 10 minutes")
+        raise SystemExit(f"run {run} did not end within 10 minutes")
 
 
 def main() -> None:
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--scale", type=float, default=1.0, help="of the steps of each training")
     arguments = parser.parse_args()
-    # Services and scripts inherit these, so that the platform's runs have as many threads as the bare ones.
+    # Inherited by services and scripts, so that both kinds of runs have the same number of threads.
     os.environ.update(ONE_THREAD)
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as folder, Stack(Path(folder) / "home") as stack:
         checkout = Path(folder) / "checkout"

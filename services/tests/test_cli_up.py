@@ -181,7 +181,7 @@ def test_bind_is_found_by_clients_and_forgotten_at_the_end(place):
     address = f"tcp://127.0.0.1:{free_port()}"
     started = place.mosaic("up", "--detach", "--bind", address)
     assert started.returncode == 0, started.stderr
-    assert "warning: every user of this machine can reach this port" in started.stdout
+    assert "warning: any local user can connect to this port" in started.stdout
     assert (place.path / "bus-address").read_text() == address
     assert json.loads(place.mosaic("status", "--json").stdout)["address"] == address
     assert place.mosaic("down").returncode == 0
@@ -318,7 +318,7 @@ def test_down_stops_the_runs_and_keep_runs_leaves_them_for_the_next_up(place):
     kept = place.mosaic("down", "--keep-runs")
     assert "leaves its runs running" in kept.stdout
     assert workers()
-    assert "leaving 1 run going" in (place.path / "logs" / "up.log").read_text()
+    assert "leaving 1 run running" in (place.path / "logs" / "up.log").read_text()
     assert place.mosaic("up", "--detach").returncode == 0
     wait_until("the run to be taken over", lambda: state() == "running")
     assert place.mosaic("down").returncode == 0
@@ -371,7 +371,7 @@ def test_runs_survive_the_death_of_up_and_the_next_adopts_them(place, stress):
     stopped = place.mosaic("down")
     assert (stopped.returncode, stopped.stdout.splitlines()[0]) == (
         0,
-        f"no stack is running in {place.path}, but 1 of its runs: {run}",
+        f"no stack is running in {place.path}, but these runs are: {run}",
     )
     started = place.mosaic("up", "--detach")
     assert started.returncode == 0, started.stderr
@@ -418,7 +418,7 @@ def test_interrupt_while_the_supervisor_is_dead_ends_the_runs_politely(place, st
         wait_until("it to be said", lambda: place.output().count("error: supervisor cannot run") >= 3)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=40) == 0
-    assert "the supervisor has left 1 run; stopping…" in place.output()
+    assert "the supervisor left 1 run running; stopping…" in place.output()
     assert json.loads((place.path / "runs" / run / "1" / "exit.json").read_text())["stopped"] is True
     assert "killed" not in place.output().split("stopping 1 run", 1)[1]
     place.assert_nothing_left()

@@ -88,7 +88,7 @@ def test_own_worker_is_installed_removed_and_forgotten(tmp_path, cache, worker):
     assert "stress is no longer registered; its folder is unchanged" in said
     assert (worker / "profiles.toml").exists()
     assert "stress" not in [each["worker"] for each in mosaic.json("workers", "list")["workers"]]
-    assert mosaic("workers", "remove", "baseline").stdout == "nothing of baseline is installed\n"
+    assert mosaic("workers", "remove", "baseline").stdout == "baseline is not installed\n"
 
 
 def pretend(cache: Path, worker: str, profile: str, venv: str) -> Path:
