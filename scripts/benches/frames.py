@@ -55,24 +55,24 @@ def say(text: str) -> None:
 
 def measure_rates(folder: Path, shape: tuple[int, ...], turns: int, frames: int) -> dict[str, float]:
     """The writer against a bare copy, in turns."""
-    frames = Sealed(shape).frames
-    size, count = frames[0].nbytes, len(frames)
+    noise = Sealed(shape).frames
+    size, count = noise[0].nbytes, len(noise)
     with (folder / "ceiling").open("w+b") as file:
         os.posix_fallocate(file.fileno(), 0, SLOTS * size)
         mapped = mmap.mmap(file.fileno(), SLOTS * size)
     slots = [np.frombuffer(mapped, np.uint8, size, slot * size).reshape(shape) for slot in range(SLOTS)]
     writer = FrameWriter(folder, "rate", SLOTS)
-    for frame in frames:
+    for frame in noise:
         writer.write(frame)
     copies, writes = [], []
     for _ in range(turns):
         began = time.perf_counter()
         for number in range(frames):
-            np.copyto(slots[number % SLOTS], frames[number % count])
+            np.copyto(slots[number % SLOTS], noise[number % count])
         copies.append(frames / (time.perf_counter() - began))
         began = time.perf_counter()
         for number in range(frames):
-            writer.write(frames[number % count], step=number, last_reward=1.0, rolling_return=2.0, step_rate_hz=3.0)
+            writer.write(noise[number % count], step=number, last_reward=1.0, rolling_return=2.0, step_rate_hz=3.0)
         writes.append(frames / (time.perf_counter() - began))
     writer.close()
     ratios = [write / copy for write, copy in zip(writes, copies, strict=True)]
