@@ -32,11 +32,6 @@ class StackHome(Home):
         return self.path / "logs"
 
     @property
-    def start_paused(self) -> Path:
-        """A file that has the next scheduler start with its queue paused; its text is the reason."""
-        return self.path / "scheduler" / "start-paused"
-
-    @property
     def scheduler_store(self) -> Path:
         """The scheduler's SQLite file."""
         return self.path / "scheduler" / "scheduler.db"

@@ -1,4 +1,4 @@
-"""The scheduler's shell without a broker: invalid reports, a store that cannot be written, a paused start."""
+"""The scheduler's shell without a broker: invalid reports and a store that cannot be written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from scheduler_story import attempt, host
 
 from mosaic_bus import BusError, CommandRefusedError, topics
-from mosaic_bus.commands import Cancel, PauseQueue, Rerun, Submit
+from mosaic_bus.commands import Cancel, Rerun, Submit
 from mosaic_bus.messages import AttemptReport, ExitReport, HostState, RunSpec, RunStateName, RunSummary, Usage
 from mosaic_services.home import StackHome
 from mosaic_services.scheduler.errors import StoreError
@@ -172,25 +172,3 @@ def test_a_submission_that_is_saved_is_acknowledged_again_though_others_are_not(
         assert again == first
 
     in_service(story)
-
-
-def test_a_scheduler_can_start_with_its_queue_paused_and_says_what_it_brought_back(in_service, tmp_path):
-    home = StackHome.find(tmp_path)
-
-    async def first(service):
-        await service._submit(Submit(run=RUN, spec=RunSpec(worker="w")))
-        assert service.details()["restored"] == {}
-
-    async def paused(service):
-        assert (service.details()["restored"], service.details()["paused"]) == ({"queued": 1}, "look first")
-        await service._listen(reports(host()))
-        assert service.machine.ledger.runs[RUN].state is RunStateName.QUEUED
-        await service._change(PauseQueue(paused=False))
-
-    async def restarted(service):
-        assert service.details()["paused"] == "", "a restart does not pause it again"
-
-    in_service(first)
-    home.start_paused.write_text("look first\n")
-    in_service(paused)
-    in_service(restarted)

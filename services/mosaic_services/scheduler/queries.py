@@ -115,9 +115,9 @@ def snapshot(ledger: Ledger, command: Snapshot, now: float) -> SnapshotResult:
     )
 
 
-def state_counts(ledger: Ledger, *, ended: bool = True) -> dict[str, int]:
-    """Number of runs by state; with `ended=False`, only of runs that are not final."""
-    return Counter(run.state.value for run in ledger.runs.values() if ended or not run.final)
+def state_counts(ledger: Ledger) -> dict[str, int]:
+    """Number of runs by state."""
+    return Counter(run.state.value for run in ledger.runs.values())
 
 
 def attempt_detail(run: Run, attempt: Attempt) -> dict[str, Any]:

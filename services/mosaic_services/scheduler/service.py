@@ -54,7 +54,7 @@ from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.machine import Machine
 from mosaic_services.scheduler.naming import find_run
-from mosaic_services.scheduler.store import Store, Unsaved
+from mosaic_services.scheduler.store import Store
 from mosaic_services.scheduler.writer import Turn, Writer
 
 if TYPE_CHECKING:
@@ -94,12 +94,9 @@ class SchedulerService(Service):
         self.lock = home.lock("scheduler")
         self.store = Store(home.scheduler_store)
         super().__init__("scheduler", home, bus_address, heartbeat_s=settings.services.heartbeat_s)
-        self._pause_if_asked()
         self.machine = Machine(
             self.store.load(), _now(), settings.scheduler, self.store.settings(), self.epoch << _EPOCH_BITS
         )
-        # Unfinished runs found in the store, by state.
-        self._restored = queries.state_counts(self.machine.ledger, ended=False)
         self.writer = Writer(self.store, self._release, self._store_failed)
         self._heard_at = time.monotonic()
         self._asking: set[tuple[str, str, str, int]] = set()
@@ -116,13 +113,6 @@ class SchedulerService(Service):
         self.handle(Why, self._on_why)
         self.handle(Hosts, self._on_hosts)
         self.handle(Snapshot, self._on_snapshot)
-
-    def _pause_if_asked(self) -> None:
-        """Pause the queue if the file `start_paused` exists; only once, so that a restart does not undo a resume."""
-        with contextlib.suppress(FileNotFoundError):
-            reason = self.home.start_paused.read_text(encoding="utf-8").strip() or "started paused"
-            self.store.commit(Unsaved(settings={"paused": reason[:200]}))
-            self.home.start_paused.unlink()
 
     async def start(self) -> None:
         """Subscribe to hosts and start to tick."""
@@ -154,13 +144,8 @@ class SchedulerService(Service):
         }
 
     def details(self) -> dict[str, Any]:
-        """The store, settings, and the unfinished runs found at the start, by state."""
-        return {
-            "store": str(self.store.path),
-            "lost_after_s": self.machine.tuning.lost_after_s,
-            "restored": self._restored,
-            "paused": self.machine.ledger.paused,
-        }
+        """The store, and settings."""
+        return {"store": str(self.store.path), "lost_after_s": self.machine.tuning.lost_after_s}
 
     # ── events in ───────────────────────────────────────────────────────────────────────────────
 
