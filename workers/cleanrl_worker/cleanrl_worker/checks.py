@@ -1,4 +1,4 @@
-"""What can be known to fail is refused before anything starts: environments, and the actions they take."""
+"""Checks before a run starts: the environment is registered, and its action space fits the algorithm."""
 
 import importlib
 import importlib.util
@@ -13,18 +13,18 @@ from mosaic_worker.modules import UserModuleError, import_user_module
 __all__ = ["check_environment", "environment_ids", "library", "require_registered", "text_of"]
 
 _OWN_NAMES = ("envpool", "procgen", "pettingzoo")
-"""Algorithms with one of these in their name make environments that Gymnasium does not know."""
+"""Words in the names of algorithms whose environments are not registered with Gymnasium."""
 _REGISTER = ("ale_py", "minigrid", "pybullet_envs")
 """Packages that register environments when they are imported."""
 
 
 def library() -> str:
-    """The library of environments of the profile that we are in."""
+    """The environment library of this profile."""
     return "gymnasium" if importlib.util.find_spec("gymnasium") is not None else "gym"
 
 
 def check_environment(env_id: str, algorithm: Algorithm) -> None:
-    """Refuse an environment that nobody registered, or that takes other actions than the algorithm chooses."""
+    """Refuse an environment that is not registered, or whose action space the algorithm does not support."""
     if any(word in algorithm.name for word in _OWN_NAMES):
         return
     require_registered(env_id, "env_id")
@@ -46,14 +46,14 @@ def check_environment(env_id: str, algorithm: Algorithm) -> None:
 
 
 def _instead_of(algorithm: Algorithm) -> str:
-    """The nearest algorithm that takes the other kind of actions."""
+    """Return the nearest algorithm for the other kind of action space."""
     if algorithm.actions == "continuous":
         return "ppo"
     return "ppo_continuous_action" if algorithm.family == "PPO" else "sac_continuous_action"
 
 
 def require_registered(env_id: str, field: str) -> None:
-    """Refuse an id that nobody registered, and name those that look like it."""
+    """Refuse an id that is not registered, and suggest similar ones."""
     gym = importlib.import_module(library())
     module, _, name = env_id.rpartition(":")
     if module:
@@ -68,7 +68,7 @@ def require_registered(env_id: str, field: str) -> None:
 
 
 def environment_ids() -> list[str]:
-    """Every environment that the packages of this profile register."""
+    """Return all ids that the packages of this profile register."""
     return _registered(_with_packages(importlib.import_module(library())))
 
 
@@ -93,7 +93,7 @@ def _registered(gym: ModuleType) -> list[str]:
 
 
 def text_of(space: Any) -> str:
-    """Write a space as people do: Box(-2.0, 2.0, (1,))."""
+    """Format a space briefly: Box(-2.0, 2.0, (1,))."""
     if type(space).__name__ != "Box":
         return str(space)
     low, high = space.low, space.high

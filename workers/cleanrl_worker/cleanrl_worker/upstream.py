@@ -1,4 +1,4 @@
-"""What the kit's hooks have to know of CleanRL, and what a program of CleanRL finds when it starts."""
+"""Runs CleanRL's programs with the kit's hooks: settings of the hooks, variables, TensorBoard folder."""
 
 import os
 from collections.abc import Callable

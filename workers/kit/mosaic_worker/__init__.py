@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mosaic_worker.cli import run_worker
-    from mosaic_worker.config import InputPath, WorkerConfig, load_config
+    from mosaic_worker.config import InputPath, WorkerConfig
     from mosaic_worker.context import Resume, RunContext
     from mosaic_worker.emitter import Emitter
     from mosaic_worker.errors import ConfigError, InfrastructureError, RunCancelled, WorkerError
@@ -40,7 +40,6 @@ __all__ = [
     "WorkerConfig",
     "WorkerError",
     "WorkerMetadata",
-    "load_config",
     "run_worker",
     "space_from_json",
     "space_to_json",
@@ -65,7 +64,6 @@ _HOME = {
     "WorkerConfig": "config",
     "WorkerError": "errors",
     "WorkerMetadata": "metadata",
-    "load_config": "config",
     "run_worker": "cli",
     "space_from_json": "spaces",
     "space_to_json": "spaces",

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["InputPath", "WorkerConfig", "describe", "load_config", "near", "parse_config", "read_document"]
+__all__ = ["InputPath", "WorkerConfig", "describe", "near", "parse_config", "read_document"]
 
 RUN_ID = "MOSAIC_RUN_ID"
 _SHOWN = 60
@@ -36,11 +36,6 @@ class WorkerConfig(BaseModel):
     run_id: str = Field(min_length=1, description="The run's id; the platform sets it")
     worker_id: str | None = Field(default=None, description="The id of this worker process; the platform may set it")
     seed: int | None = Field(default=None, ge=0, description="Seed of all random numbers of the run")
-
-
-def load_config(model: type[Config], path: str | os.PathLike[str], environ: Mapping[str, str]) -> Config:
-    """Read, unwrap and validate a config file; raise ConfigError with one line per problem."""
-    return parse_config(model, read_document(path), environ)
 
 
 def read_document(path: str | os.PathLike[str]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from mosaic_worker.config import WorkerConfig, load_config, parse_config
+from mosaic_worker.config import WorkerConfig, parse_config, read_document
 from mosaic_worker.errors import ConfigError
 
 
@@ -127,11 +127,11 @@ def test_bad_files_are_refused_by_name(tmp_path, content, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=message) as caught:
-        load_config(Config, path, {})
+        parse_config(Config, read_document(path), {})
     assert "worker.json" in str(caught.value)
 
 
 def test_a_file_is_loaded(tmp_path):
     path = tmp_path / "worker.json"
     path.write_text(json.dumps({"run_id": "r", "agent": "passive"}))
-    assert load_config(Config, path, {}).agent == "passive"
+    assert parse_config(Config, read_document(path), {}).agent == "passive"
