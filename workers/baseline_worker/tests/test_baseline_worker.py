@@ -176,8 +176,8 @@ def test_an_agent_that_was_not_made_is_an_error(baseline):
 
 
 @pytest.fixture
-def pictures(baseline, tmp_path):
-    """Give the worker a folder for pictures, as the platform does; return how to read the newest one's header."""
+def frames(baseline, tmp_path):
+    """Give the worker a folder for frames, as the platform does; return how to read the newest one's header."""
     folder = tmp_path / "lane"
     folder.mkdir()
     baseline.environ["MOSAIC_FASTLANE_DIR"] = str(folder)
@@ -195,10 +195,10 @@ def pictures(baseline, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["single", "grid"])
-def test_cartpole_is_shown_while_it_is_played(baseline, pictures, mode):
+def test_cartpole_is_shown_while_it_is_played(baseline, frames, mode):
     quiet = baseline.run(episodes=20, seed=7)
     events = baseline.run(episodes=20, seed=7, fastlane_video_mode=mode, fastlane_max_dim=300, fastlane_interval_ms=1)
-    shown = pictures()
+    shown = frames()
     assert shown["shape"] == (200, 300, 3), "CartPole is 400 by 600"
     assert shown["published"] > 1
     assert shown["closed"]
@@ -207,13 +207,13 @@ def test_cartpole_is_shown_while_it_is_played(baseline, pictures, mode):
     assert "log" not in events
 
 
-def test_the_mode_can_come_from_the_environment(baseline, pictures):
+def test_the_mode_can_come_from_the_environment(baseline, frames):
     baseline.environ["MOSAIC_FASTLANE_MODE"] = "single"
     baseline.run(episodes=1, seed=7)
-    assert pictures()["shape"] == (400, 600, 3)
+    assert frames()["shape"] == (400, 600, 3)
 
 
-def test_nothing_is_shown_or_recorded_unless_it_is_asked_for(baseline, pictures, tmp_path):
+def test_nothing_is_shown_or_recorded_unless_it_is_asked_for(baseline, frames, tmp_path):
     events = baseline.run(episodes=2, seed=7)
     assert list((tmp_path / "lane").iterdir()) == []
     assert not (tmp_path / "videos").exists()
@@ -242,7 +242,7 @@ def test_episodes_are_recorded_with_their_seed_and_return(baseline, tmp_path):
         assert b"acTL" in data
 
 
-def test_an_environment_that_cannot_render_is_played_all_the_same(baseline, pictures):
+def test_an_environment_that_cannot_render_is_played_all_the_same(baseline, frames):
     kwargs = {"render_mode": "ansi"}
     events = baseline.run(
         env_id="FrozenLake-v1", env_kwargs=kwargs, episodes=3, seed=1, fastlane_video_mode="single", record="best"

@@ -40,7 +40,7 @@ def test_a_script_trains_and_reports(worker, algo, env_id, steps, params, loss):
     assert done.one("run_started")["versions"]["gym"] == "0.21.0"
 
 
-def test_pictures_of_old_gym_are_recorded(worker):
+def test_frames_of_old_gym_are_recorded(worker):
     extras = {"record": "every=10", "algo_params": {"learning_starts": 100}}
     done = worker.run(algo="dqn", env_id=CARTPOLE, total_timesteps=300, seed=1, extras=extras)
     videos = [event["path"] for event in done.all("artifact") if event["kind"] == "video"]

@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_curve_to_the_last_bit_and_another_seed_doe
     assert curve(cleanrl.run(**{**QUICK, "seed": 2})) != curve(first)
 
 
-def test_pictures_are_shown_and_videos_kept_and_change_nothing(cleanrl, quick, tmp_path):
+def test_frames_are_shown_and_videos_kept_and_change_nothing(cleanrl, quick, tmp_path):
     lane = tmp_path / "lane"
     lane.mkdir()
     cleanrl.environ["MOSAIC_FASTLANE_DIR"] = str(lane)
