@@ -28,7 +28,9 @@ def test_the_entry_point_is_found_when_installed_with_target(baseline):
 def test_the_compliance_suite_passes(baseline):
     done = baseline.module("mosaic_worker.check", "baseline", "--json")
     report = json.loads(done.stdout)
-    assert [check for check in report["checks"] if check["status"] != "pass"] == []
+    assert {check["id"]: check["status"] for check in report["checks"] if check["status"] != "pass"} == {
+        "resume": "skip"
+    }
     assert done.returncode == 0
 
 
