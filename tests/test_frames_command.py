@@ -80,7 +80,7 @@ def test_what_cannot_be_done_is_said_with_what_to_do(shared_stack, tmp_path):
     shared_stack.cancel(blind)
     run = submit(shared_stack, frame_streams=["left", "right"])
     wait_until("both are there", lambda: len(streams(shared_stack, run)) == 2)
-    assert "take a picture instead" in cli("frames", run, "--watch", code=2).stderr
+    assert "save a frame instead" in cli("frames", run, "--watch", code=2).stderr
     assert "neither .png, .gif nor .mp4" in cli("frames", run, "--save", "x.jpg", code=2).stderr
     assert "there is no folder" in cli("frames", run, "--save", str(tmp_path / "no" / "x.png"), code=2).stderr
     assert "choose one with --stream" in cli("frames", run, "--save", str(tmp_path / "x.png"), code=2).stderr
@@ -303,7 +303,7 @@ def test_ctrl_c_ends_a_film_and_keeps_it(shared_stack, tmp_path, name):
         process.wait()
         os.close(ours)
     assert process.returncode == 0, shown
-    saved = re.search(rb"saved (\d+) pictures of 160.*ended early by Ctrl-C", shown, re.DOTALL)
+    saved = re.search(rb"saved (\d+) frames of 160.*ended early by Ctrl-C", shown, re.DOTALL)
     assert saved, shown
     assert 1 < length(out) <= int(saved[1])
     assert list(tmp_path.iterdir()) == [out]
