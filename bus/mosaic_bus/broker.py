@@ -1,7 +1,7 @@
 """The broker: takes messages in on ROUTER, checks them, fans them out on XPUB.
 
-A plain XSUB/XPUB proxy silently drops what a client sends right after it connects; a DEALER waits until
-it is connected, so nothing sent is lost on the way in.
+An XSUB/XPUB proxy silently drops messages that a client sends right after connecting. A DEALER waits until it is
+connected, so no message is lost on the way in.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Broker"]
 
 _log = Logger()
 
-# Messages kept for one slow subscriber before ZeroMQ drops for that subscriber alone.
-# A telemetry batch is at most about 128 KiB, so a subscriber that never reads costs 64 MB at the most.
-# (ZeroMQ learns in steps of half the mark what a subscriber has taken: 250 on their way are safe, 500 are not.)
+# Messages kept for a slow subscriber before ZeroMQ drops messages for that subscriber. A telemetry batch has at most
+# 128 KiB, so a subscriber that never reads costs at most 64 MB. ZeroMQ learns in steps of half the mark what a
+# subscriber has read: 250 messages in flight are safe, 500 are not.
 SUBSCRIBER_HIGH_WATER_MARK = 500
 PUBLISHER_HIGH_WATER_MARK = 500
-# How many messages are taken before subscriptions and the wish to stop are looked at again.
+# Messages forwarded before subscriptions and the stop signal are checked again.
 _BURST = 100
 # Parts of a message that the broker reads: topic and header.
 _LOOKED_AT = 2
@@ -57,10 +57,10 @@ class Broker:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        """Bind both sockets and begin to forward; raise a `BusError` if that cannot be."""
+        """Bind both sockets and start forwarding; raise a `BusError` if that fails."""
         self.address.require_private()
         if (folder := self.address.socket_folder) is not None:
-            # ZeroMQ takes a socket file from whoever has it, without a word.
+            # ZeroMQ silently takes over a socket file that another process uses.
             self._lock = hold_lock(folder / "broker.lock", "broker")
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.RCVHWM, PUBLISHER_HIGH_WATER_MARK)
@@ -135,7 +135,7 @@ class Broker:
                 return
 
     def _receive(self) -> list[zmq.Frame]:
-        """Take the next message: who sent it, and its parts, of which no more are kept than it may have and one."""
+        """Receive the next message: its sender and its parts. Discards parts beyond MAX_PARTS + 1."""
         frames = [part := self._router.recv(zmq.NOBLOCK, copy=False)]
         while part.more:
             part = self._router.recv(copy=False)
@@ -148,14 +148,14 @@ class Broker:
         counters["received"] += 1
         parts = frames[1:]
         try:
-            # Only topic and header are looked at here; buffers pass through untouched and uncopied.
+            # Only topic and header are read here; buffers pass through without a copy.
             size = envelope.check_size(parts)
             envelope.check([part.bytes if place < _LOOKED_AT else b"" for place, part in enumerate(parts)])
         except BadMessageError as error:
             self._refuse(frames[0].bytes, error)
             return
         counters["bytes"] += size
-        # XPUB never blocks: what a subscriber has no room for is dropped for that subscriber.
+        # XPUB never blocks: if a subscriber's queue is full, it drops the message for that subscriber.
         send_now(self._xpub, parts, copy=False)
         counters["published"] += 1
 

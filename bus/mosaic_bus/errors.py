@@ -1,4 +1,4 @@
-"""Every error of the bus: one base class, messages that carry the facts."""
+"""All errors of the bus, with one base class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BusError(Exception):
 
 
 class BadMessageError(BusError):
-    """Bytes on the bus that are not a message of this protocol."""
+    """Bytes that are not a message of this protocol."""
 
     code = "bad_message"
 
@@ -45,11 +45,11 @@ class WrongVersionError(BadMessageError):
     code = "wrong_version"
 
     def __init__(self, got: str, expected: int) -> None:
-        super().__init__(f"protocol version {got} is not spoken here, only {expected}")
+        super().__init__(f"protocol version {got} is not supported, only {expected}")
 
 
 class MessageTooLargeError(BadMessageError):
-    """A message larger than the broker takes."""
+    """A message larger than the broker accepts."""
 
     code = "too_large"
 
@@ -69,7 +69,7 @@ class CommandRefusedError(BusError):
 
     @classmethod
     def received(cls, error: object) -> CommandRefusedError:
-        """Read the `error` of an answer; one that is not as documented is still an error."""
+        """Read the `error` of an answer, even if it is not as documented."""
         fields = error if isinstance(error, dict) else {}
         name, message = str(fields.get("code", "")), str(fields.get("message", "refused without a reason"))
         code = RefusalCode.read(name)
@@ -82,12 +82,12 @@ class CommandRefusedError(BusError):
         return cls(code, message, details)
 
     def about(self, prefix: str, **details: Any) -> CommandRefusedError:
-        """The same refusal with a prefix to its message and further details."""
+        """Return this refusal with a prefix to its message and further details."""
         return CommandRefusedError(self.code, f"{prefix}{self.message}", self.details.model_copy(update=details))
 
 
 class NoAnswerError(BusError):
-    """A command was sent several times and nobody answered."""
+    """A service did not answer a command in time."""
 
     def __init__(self, service: str, command: str, seconds: float) -> None:
         super().__init__(
@@ -97,7 +97,7 @@ class NoAnswerError(BusError):
 
 
 class NotConnectedError(BusError):
-    """No broker answers at the address."""
+    """No broker answers at an address."""
 
     def __init__(self, address: str, seconds: float) -> None:
         super().__init__(f"no broker answers at {address} after {seconds:g} s; start one with: mosaic up")
@@ -112,28 +112,28 @@ class TooManySubscriptionsError(BusError):
 
 
 class HomeInUseError(BusError):
-    """Another process of the same kind already works in this home."""
+    """Another process of the same kind already runs in this home."""
 
     def __init__(self, what: str, path: str, pid: str) -> None:
         super().__init__(f"another {what} (pid {pid}) already runs in {path}; stop it with: mosaic down")
 
 
 class CannotBindError(BusError):
-    """The broker cannot open its sockets."""
+    """The broker cannot bind its sockets."""
 
     def __init__(self, endpoint: str, reason: str) -> None:
         super().__init__(f"cannot listen at {endpoint}: {reason}")
 
 
 class BadAddressError(BusError):
-    """No broker can be at such an address."""
+    """An address that cannot be connected to."""
 
     def __init__(self, endpoint: str, reason: str) -> None:
         super().__init__(f"cannot connect to {endpoint}: {reason}")
 
 
 class NameTakenError(BusError):
-    """Another service of the same name answers on this bus."""
+    """Another service of the same name runs on this bus."""
 
     def __init__(self, name: str, address: str, pid: int) -> None:
         super().__init__(f"another {name} (pid {pid}) answers at {address}: stop it, or give this one another name")
@@ -150,7 +150,7 @@ class UnsafeAddressError(BusError):
 
 
 class FrameError(BusError):
-    """Base of what can go wrong with pictures in shared memory."""
+    """Base of all errors about frames in shared memory."""
 
 
 class LayoutError(FrameError):

@@ -1,4 +1,4 @@
-"""The folder of a stack, as far as the bus knows it: sockets, address, locks, counts of starts."""
+"""The parts of a stack's folder that the bus needs: sockets, address, locks, start counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["OWNER_ONLY", "Home", "hold_lock", "make_private"]
 OWNER_ONLY = 0o700
 # A Unix socket path holds at most 103 bytes on macOS (107 on Linux); "/out.sock" takes nine.
 _LONGEST_SOCKET_FOLDER = 103 - len("/out.sock")
-# Whoever looks whether a lock is held has it for an instant: that is no reason to refuse.
+# A process that checks a lock holds it for an instant, so a held lock is tried again for this long.
 _LOCK_PATIENCE_S = 0.5
 _LOCK_LOOK_S = 0.02
 
@@ -39,7 +39,7 @@ class Home:
     @property
     def sockets(self) -> Path:
         """The folder of the ipc sockets, short enough for a Unix socket path."""
-        # Links are resolved, so that all who mean the same folder find the same sockets, however they write it.
+        # Links are resolved, so that every spelling of the folder leads to the same sockets.
         home = os.path.realpath(self.path)
         if len(os.fsencode(home)) + len("/bus") <= _LONGEST_SOCKET_FOLDER:
             return Path(home) / "bus"
@@ -57,7 +57,7 @@ class Home:
         return Address.parse(text or f"ipc://{self.sockets}")
 
     def create(self) -> None:
-        """Make the folders, readable by their owner only, and refuse a socket folder that is somebody else's."""
+        """Make the folders, readable by their owner only, and refuse a socket folder of another user."""
         self.path.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
         sockets = self.sockets
         if sockets.parent != Path(os.path.realpath(self.path)):
@@ -77,9 +77,9 @@ class Home:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             counted = file.read().strip()
-            # A counter that a full disk or a crash spoiled must not keep the service from starting.
+            # A counter spoiled by a full disk or a crash must not prevent the service from starting.
             epoch = int(counted) + 1 if counted.isdigit() else 1
-            # A new file in place of the old would be another lock; and a truncated one could lose the count.
+            # Replacing the file would create another lock, and truncating it could lose the count.
             digits = str(epoch).encode()
             with open(path, "r+b", buffering=0) as same:  # noqa: PTH123 - unbuffered, not appending
                 same.write(digits)
@@ -88,7 +88,7 @@ class Home:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only we can enter; refuse one that somebody else put there."""
+    """Make a folder that only we can enter; refuse one that belongs to another user."""
     folder.mkdir(mode=OWNER_ONLY, exist_ok=True)
     found = folder.lstat()
     if stat.S_ISLNK(found.st_mode):

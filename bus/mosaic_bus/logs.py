@@ -1,7 +1,7 @@
-"""How services log: one JSON object per line on stderr, and never so that logging stops a service.
+"""Logging of services: one JSON object per line on stderr. A failure to log never stops a service.
 
-structlog imports rich for output that services do not use, which would be a fifth of their start-up, and clients hardly
-ever log. So structlog is imported when something is first logged, and by services without rich.
+structlog imports rich, which services do not use and which takes a fifth of their start-up. Clients hardly ever log. So
+structlog is imported when something is first logged, and services import it without rich.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bodies of state and telemetry messages, as pydantic models. One class per body."""
+"""The bodies of state and telemetry messages, one pydantic model each."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ __all__ = [
 class Model(BaseModel):
     """Base of all bodies: immutable, and unknown keys are ignored so that newer senders are understood."""
 
-    # A validator is built when it is first needed: no process needs all of them, and they are a fifth of its start-up.
+    # Validators are built on first use: no process needs all of them, and building them takes a fifth of start-up.
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings", defer_build=True)
 
 
-# What can stand in a topic and name a folder.
+# Valid in topics and as names of folders.
 RunId = Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 HostName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")]
 
@@ -64,7 +64,7 @@ def _not_a_flag(value: object) -> object:
     return value
 
 
-# What a caller gives as a number; pydantic alone would take `true` for 1.
+# Numbers given by callers; pydantic alone accepts `true` as 1.
 Whole = Annotated[int, BeforeValidator(_not_a_flag)]
 Number = Annotated[float, BeforeValidator(_not_a_flag)]
 AttemptNumber = Annotated[Whole, Field(ge=1, lt=2**31)]
@@ -269,7 +269,7 @@ class Input(Model):
 class ExitReport(Model):
     """How an attempt ended."""
 
-    # Of a time that is no number nothing can be said; the same goes for all that a host reports.
+    # Times and usage that are not finite numbers would break comparisons in the scheduler.
     model_config = ConfigDict(allow_inf_nan=False)
 
     code: int | None = Field(ge=0, le=255, description="exit code; None if it never started or ended by a signal")

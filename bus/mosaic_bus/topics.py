@@ -41,7 +41,7 @@ _HOST = re.compile(r"[a-z0-9-]{1,63}")
 
 
 def is_host_name(name: str) -> bool:
-    """Whether a name can stand in a topic."""
+    """Whether a name can be part of a topic."""
     return _HOST.fullmatch(name) is not None
 
 
@@ -118,7 +118,7 @@ def reply(client: str) -> str:
 def welcome(client: str) -> str:
     """Confirmation by the broker that a client's subscriptions are in force.
 
-    The tilde sorts last, so that after a reconnection, when subscriptions are sent anew in
-    order of their bytes, this one still comes after all others.
+    After a reconnection, ZeroMQ sends subscriptions in the order of their bytes. The tilde sorts last, so the welcome
+    confirms all others.
     """
     return f"~welcome.{client}."

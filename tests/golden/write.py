@@ -220,7 +220,7 @@ def samples() -> list[tuple[str, str, Message]]:
         for seq, (what, answer) in enumerate(answers)
     )
     welcome = {"protocol": 2, "broker_epoch": 2}
-    error = {"code": "wrong_version", "message": "protocol version 1 is not spoken here, only 2"}
+    error = {"code": "wrong_version", "message": "protocol version 1 is not supported, only 2"}
     found.append(("the welcome", "", Message(topics.welcome(CLIENT), header("broker.wire", 0), welcome)))
     found.append(("an error, on your DEALER socket", "", Message("error.", header("broker.wire", 1), error)))
     return found

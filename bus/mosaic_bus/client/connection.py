@@ -40,16 +40,16 @@ _log = Logger()
 
 Result = TypeVar("Result", bound=Model)
 
-# How long to wait for an answer before the same command is sent again.
+# Seconds without an answer before the same command is sent again.
 _RESEND_AFTER_S = 1.0
-# How long to wait before a query is sent again to a service that was busy.
+# Pause before a query is sent again to a busy service.
 _BUSY_WAIT_S = 0.2
 _QUEUE_LENGTH = 10_000
-# How long to wait for a welcome before asking for another: the broker drops it if our queue there is full.
+# Seconds before asking for another welcome: the broker drops one if our queue there is full.
 _WELCOME_AFTER_S = 1.0
-# Messages read in one go before other tasks get their turn.
+# Messages read before other tasks get a turn.
 _BURST = 100
-# From this size on, it is cheaper to hand ZeroMQ the bytes than to copy them.
+# Above this size, handing the bytes to ZeroMQ is cheaper than copying them.
 _COPIED_BYTES = 65_536
 _TOPICS_REMEMBERED = 20_000
 
@@ -59,7 +59,7 @@ class Subscription:
 
     def __init__(self, client: BusClient, prefixes: tuple[str, ...], max_queue: int) -> None:
         self.prefixes = prefixes
-        # Messages that were discarded here because nobody took them, and those that never arrived.
+        # Messages discarded here because the queue was full, and messages that never arrived.
         self.dropped = 0
         self.missed = 0
         self._client = client
@@ -87,18 +87,18 @@ class Subscription:
         return None
 
     def take_all(self) -> list[Message]:
-        """Take what has arrived, without waiting."""
+        """Return all queued messages without waiting."""
         taken = list(self._queue)
         self._queue.clear()
         return taken
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will arrive; what is queued can still be taken."""
+        """Whether no more messages will arrive; queued ones can still be taken."""
         return self._closed
 
     def close(self) -> None:
-        """Stop receiving; what is queued can still be taken."""
+        """Stop receiving; queued messages can still be taken."""
         if not self._closed:
             self._closed = True
             self._arrived.set()
@@ -134,7 +134,7 @@ class BusClient:
         self._prefix_uses: Counter[str] = Counter()
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._welcomes: dict[str, asyncio.Event] = {}
-        # (source, topic) -> (epoch, seq) of the newest message; what has not been heard of for longest is forgotten.
+        # (source, topic) -> (epoch, seq) of its newest message; the least recently heard topics are forgotten.
         self._last_seq: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
         self._tasks: list[asyncio.Task[None]] = []
         self._context: zmq.asyncio.Context | None = None
@@ -152,7 +152,7 @@ class BusClient:
         self._context = context = zmq.asyncio.Context()
         self._out = context.socket(zmq.DEALER)
         self._in = context.socket(zmq.SUB)
-        # The same sockets without futures: what does not wait is several times as fast on them.
+        # The same sockets without futures: non-blocking calls are several times faster on them.
         self._out_now: zmq.Socket[bytes] = zmq.Socket.shadow(self._out.underlying)
         self._in_now: zmq.Socket[bytes] = zmq.Socket.shadow(self._in.underlying)
         for socket in (self._out, self._in):
@@ -160,11 +160,11 @@ class BusClient:
             socket.setsockopt(zmq.LINGER, 500)
             socket.setsockopt(zmq.RECONNECT_IVL, 20)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        # Queue only for a broker that is there: what cannot be sent is counted, not kept until it is stale.
+        # Queue only for a connected broker: unsent messages are counted, not kept until they are stale.
         self._out.setsockopt(zmq.IMMEDIATE, 1)
         self._out.setsockopt(zmq.SNDHWM, 500)
         self._in.setsockopt(zmq.RCVHWM, 5000)
-        # Subscriptions go out through this queue, and those beyond its length would silently not be made.
+        # Subscriptions go out through this queue; ZeroMQ silently drops those that do not fit.
         self._in.setsockopt(zmq.SNDHWM, 0)
         try:
             self._out.connect(self.address.ingress)
@@ -186,7 +186,7 @@ class BusClient:
             raise
 
     async def close(self) -> None:
-        """Send what is queued, then disconnect."""
+        """Send queued messages, then disconnect."""
         for subscription in list(self._subscriptions):
             subscription.close()
         for task in self._tasks:
@@ -210,7 +210,7 @@ class BusClient:
         cor: str | None = None,
         message_id: str | None = None,
     ) -> bool:
-        """Send a message if the broker has room for it; False (and counted) if not."""
+        """Send a message; return False, and count it, if the broker has no room."""
         payload = body.model_dump(mode="json") if isinstance(body, Model) else body
         return self.publish_packed(topic, envelope.pack(payload), buffers, cor=cor, message_id=message_id)
 
@@ -233,7 +233,7 @@ class BusClient:
         except zmq.Again:
             sent = False
         self.counters["published" if sent else "unsent"] += 1
-        # Sending may take the signal that something can be read, for which the reading task then waits in vain.
+        # Sending may consume the signal that the socket is readable, so the reading task would never wake.
         while cast("int", self._out_now.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._take_refusal(self._out_now.recv_multipart(zmq.NOBLOCK))
         return sent
@@ -241,11 +241,11 @@ class BusClient:
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def request(self, service: str, command: Command[Result], timeout: float = 10.0) -> Result:
-        """Send a command, again if need be, and return its result; raise `CommandRefusedError` with the reason."""
+        """Send a command until it is answered and return its result; raise `CommandRefusedError` if it is refused."""
         return await self.request_as(envelope.new_id(), service, command, timeout)
 
     async def request_as(self, command_id: str, service: str, command: Command[Result], timeout: float) -> Result:
-        """Like `request`, with an id that you keep: the same id is carried out once, however often you ask."""
+        """Like `request`, with an id of your own: a command is carried out once per id, however often it is sent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         answer: asyncio.Future[dict[str, Any]] = loop.create_future()
@@ -321,7 +321,7 @@ class BusClient:
         self._subscriptions.remove(subscription)
         for prefix in subscription.prefixes:
             self._unsubscribe_prefix(prefix)
-        # What comes while nobody listens is not missed.
+        # Messages that arrive without a subscription do not count as missed.
         kept = tuple({prefix for each in self._subscriptions for prefix in each.prefixes})
         for key in [key for key in self._last_seq if not key[1].startswith(kept)]:
             del self._last_seq[key]
@@ -331,7 +331,7 @@ class BusClient:
     async def _read(self) -> None:
         while True:
             self._take(await self._in.recv_multipart())
-            # Reading what is there already never lets other tasks run, so a flood would starve them: hence the bursts.
+            # Reading without waiting never yields to other tasks, so bursts are bounded.
             with contextlib.suppress(zmq.Again):
                 for _ in range(_BURST):
                     self._take(self._in_now.recv_multipart(zmq.NOBLOCK))
@@ -381,7 +381,7 @@ class BusClient:
         return missed
 
     async def _read_refusals(self) -> None:
-        """The broker answers on our sending socket only to say that it refused something."""
+        """Read our sending socket, on which the broker only reports refused messages."""
         while True:
             self._take_refusal(await self._out.recv_multipart())
 
@@ -400,7 +400,7 @@ class BusClient:
 
 
 def _source_of(parts: list[bytes]) -> str:
-    """Who sent a message that cannot be read, if even that can be told."""
+    """Return the sender of an unreadable message if its header can be read."""
     try:
         return envelope.decode_header(parts[1]).src
     except (BadMessageError, IndexError):

@@ -67,14 +67,14 @@ class Bus:
         return self.call(self.client.request(service, command, timeout))
 
     def begin(self, coroutine: Coroutine[object, object, Value]) -> Future[Value]:
-        """Have something done by `client` meanwhile; the future tells what came of it."""
+        """Run a coroutine of `client` in the background; the future has its result."""
         if not self._thread.is_alive():
             coroutine.close()
             raise BusError("this bus is closed: open another")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def listen(self, *prefixes: str, timeout: float | None = None) -> Iterator[Message]:
-        """Yield messages as they come, all that are sent from now on; end after `timeout` seconds of silence."""
+        """Yield all messages sent from now on; end after `timeout` seconds without one."""
         subscription = self.call(self._subscribe(prefixes))
         return self._iterate(subscription, timeout)
 
@@ -95,7 +95,7 @@ class Bus:
         return PlainFollower(self, **options)
 
     def subscribe(self, *prefixes: str, max_queue: int) -> Subscription:
-        """Receive some topics from now on, with `wait_for`; the oldest messages go if more than `max_queue` wait."""
+        """Receive some topics, with `wait_for`; when `max_queue` messages wait, the oldest are dropped."""
         return self.call(self._subscribe(prefixes, max_queue))
 
     def wait_for(self, subscription: Subscription, timeout: float) -> Message | None:
@@ -141,12 +141,12 @@ class Bus:
         self._loop.close()
 
     def call(self, coroutine: Coroutine[object, object, Value]) -> Value:
-        """Have something done by `client` and return what came of it."""
+        """Run a coroutine of `client` and return its result."""
         future = self.begin(coroutine)
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C ends the wait, and with it what was waited for.
+            # Ctrl-C ends the wait and cancels the coroutine.
             future.cancel()
             raise
 

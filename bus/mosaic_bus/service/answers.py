@@ -1,4 +1,4 @@
-"""What a service has answered, so that a command that comes again is not carried out again."""
+"""The answers that a service has given, so that a repeated command is not carried out twice."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import OrderedDict
 __all__ = ["AnswerBook"]
 
 _MOST_ANSWERS = 20_000
-# Large answers are those to queries, which may well be asked again; small ones say that something was done.
+# Large answers belong to queries, which can be computed again; small ones confirm changes.
 _LARGE_BYTES = 8 * 1024
 _MOST_LARGE_BYTES = 16 * 1024 * 1024
 
 
 class AnswerBook:
-    """Answers by the id of their command, the newest of them, in bounded memory."""
+    """The newest answers by the id of their command, in bounded memory."""
 
     def __init__(self) -> None:
         self._begun: set[str] = set()
@@ -33,7 +33,7 @@ class AnswerBook:
         return True
 
     def find(self, command_id: str) -> bytes | None:
-        """The encoded answer to a command; None if there is none yet, or none any more."""
+        """The encoded answer to a command; None if it is not known yet or was forgotten."""
         return self._small.get(command_id) or self._large.get(command_id)
 
     def finish(self, command_id: str, answer: bytes) -> None:
@@ -46,9 +46,9 @@ class AnswerBook:
             return
         self._large[command_id] = answer
         self._large_bytes += len(answer)
-        while self._large_bytes > _MOST_LARGE_BYTES and len(self._large) > 1:  # this one is still to be sent
+        while self._large_bytes > _MOST_LARGE_BYTES and len(self._large) > 1:  # the newest has yet to be sent
             self._large_bytes -= len(self._large.popitem(last=False)[1])
 
     def abandon(self, command_id: str) -> None:
-        """Forget a command that was not carried out to its end: it may be tried again."""
+        """Forget a command that was not finished: it may be tried again."""
         self._begun.discard(command_id)

@@ -1,4 +1,4 @@
-"""What every service shares: heartbeat, commands carried out once, `ping` / `info` / `stats`, a clean end."""
+"""The base of every service: heartbeat, commands carried out once, `ping` / `info` / `stats`, clean shutdown."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _NAME_TAKEN_WITHIN_S = 0.3
 _LONGEST_NAME = 64
 # Queries that are answered side by side.
 _QUERIES_AT_ONCE = 4
-# Who is told to stop while it begins has so long to get it done: without a broker it never will.
+# Seconds that start-up may continue after a stop signal; without a broker it never finishes.
 _BEGIN_S = 5.0
 VERSION = "0.1.0"
 
 
 class Service:
-    """Base of all services. A subclass registers handlers, adds tasks in `start`, tidies up in `finish`."""
+    """Base of all services. A subclass registers handlers, adds tasks in `start` and cleans up in `finish`."""
 
     def __init__(
         self,
@@ -89,17 +89,17 @@ class Service:
     # ── for subclasses ──────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Begin work; the bus is connected. Add endless tasks with `spawn`."""
+        """Begin work; the bus is connected. Add background tasks with `spawn`."""
 
     async def finish(self) -> None:
-        """Tidy up; the bus is still connected."""
+        """Clean up; the bus is still connected."""
 
     def counters(self) -> dict[str, int | float]:
-        """What this service counts, beyond the counters of its bus connection."""
+        """Counters of this service, besides those of its bus connection."""
         return {}
 
     def details(self) -> dict[str, Any]:
-        """What `info` says beyond the usual."""
+        """Further details for `info`."""
         return {}
 
     def handle(self, command: type[Command[Result]], handler: Callable[[Any], Awaitable[Result]]) -> None:
@@ -107,13 +107,13 @@ class Service:
         self._handlers[command.name] = (command, handler)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a task for as long as the service runs; if it fails, the service ends loudly."""
+        """Run a task in the background; if it fails, the service ends with that error."""
         task = asyncio.create_task(work, name=f"{self.name}:{name}")
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
 
     def set_status(self, status: Literal["ok", "degraded"], detail: str = "") -> None:
-        """Say how the service is; a change is logged and published at once."""
+        """Set the status; a change is logged and published at once."""
         if (status, detail) != (self.status, self.detail) and self.status != "stopping":
             self.status, self.detail = status, detail
             _log.info("status", status=status, detail=detail)
@@ -126,7 +126,7 @@ class Service:
     # ── running ─────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Connect, work until stopped, tidy up."""
+        """Connect, work until stopped, clean up."""
         if not await self._unless_stopped(self.bus.connect(timeout=None), 0):
             return
         _log.info("connected", service=self.name, epoch=self.epoch, address=self.bus.address.ingress)
@@ -134,7 +134,7 @@ class Service:
             if await self._unless_stopped(self._begin(), _BEGIN_S):
                 await self._stop.wait()
         except BaseException as error:
-            self._failure = self._failure or error  # So that `finish` can tell a failure from an order to stop.
+            self._failure = self._failure or error  # `finish` can tell a failure from a stop signal.
             raise
         finally:
             self.status = "stopping"
@@ -159,7 +159,7 @@ class Service:
         self.spawn(self._heartbeat(), "heartbeat")
 
     async def _require_own_name(self) -> None:
-        """Refuse to run beside another of the same name: both would carry out every command."""
+        """Refuse to run beside another service of the same name: both would carry out every command."""
         try:
             other = await self.bus.request(self.name, Info(), timeout=_NAME_TAKEN_WITHIN_S)
         except NoAnswerError:
@@ -167,7 +167,7 @@ class Service:
         raise NameTakenError(self.name, self.bus.address.ingress, other.pid)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None], grace_s: float) -> bool:
-        """Do what waits for the broker as long as it takes; False if we are told to stop and it is not done soon."""
+        """Wait for work that needs the broker; False if a stop signal came and it did not finish in time."""
         working = asyncio.create_task(work)
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -252,7 +252,7 @@ class Service:
             self.bus.publish_packed(topics.reply(reply_to), answer, cor=command_id)
 
     def _encode_answer(self, answer: dict[str, Any]) -> bytes:
-        """Pack an answer; if it cannot travel, pack a refusal that says why."""
+        """Pack an answer; if it cannot be sent, pack a refusal that says why."""
         try:
             packed = envelope.pack(answer)
             envelope.check_size([packed, bytes(envelope.MAX_HEADER_BYTES)])
@@ -311,7 +311,7 @@ class Service:
 
 
 def _require_text_keys(args: object) -> None:
-    """Refuse maps whose keys are no strings: pydantic would let them pass where anything is allowed."""
+    """Refuse maps with keys other than strings: pydantic accepts them in fields of any type."""
     inside = [("args", args)]
     while inside:
         where, value = inside.pop()
@@ -327,7 +327,7 @@ def _require_text_keys(args: object) -> None:
 
 
 def _is_name(text: object) -> TypeGuard[str]:
-    """Whether a client's name can be part of a topic: anybody can send anything."""
+    """Whether a client's name can be part of a topic; clients are not trusted."""
     return isinstance(text, str) and text.isascii() and text.isalnum() and len(text) <= _LONGEST_NAME
 
 
@@ -337,7 +337,7 @@ def _refusal(error: CommandRefusedError) -> dict[str, Any]:
 
 
 def _allow_many_files() -> None:
-    """Ask for more descriptors than the usual 1024: three for each run of a host, one for each client of a broker."""
+    """Raise the limit of descriptors: a host needs three for each run, a broker two for each client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -345,11 +345,11 @@ def _allow_many_files() -> None:
 
 
 def serve(make: Callable[[], Service], name: str) -> int:
-    """Run a service as this process's whole work, until SIGTERM or SIGINT; return the exit code."""
+    """Run a service until SIGTERM or SIGINT; return the exit code of the process."""
     configure_logging(name)
     _allow_many_files()
-    # What is imported stays; and a batch, or a list of runs, is thousands of small objects that die together: with the
-    # usual thresholds the collector looks at them again and again, a quarter of the time it takes to make them.
+    # Modules stay. A batch or a list of runs is thousands of small objects that die together; with the default
+    # thresholds, collecting them takes a quarter of the time that creating them does.
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
 

@@ -27,7 +27,7 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read `tcp://host:port` (out is port + 1) or `ipc:///folder`."""
-        # A folder is taken as it is: "#" and "?" mean nothing in it, though they would in a URL.
+        # A folder is not parsed as a URL: it may contain "#" and "?".
         if text.startswith("ipc:///") and (folder := text.removeprefix("ipc://").rstrip("/")):
             return cls(f"ipc://{folder}/in.sock", f"ipc://{folder}/out.sock")
         try:
@@ -43,7 +43,7 @@ class Address:
         return cls(f"tcp://{host}:{port}", f"tcp://{host}:{port + 1}")
 
     def __str__(self) -> str:
-        """As `parse` reads it, and as people give it."""
+        """The form that `parse` reads."""
         folder = self.socket_folder
         return self.ingress if folder is None else f"ipc://{folder}"
 
@@ -56,11 +56,11 @@ class Address:
 
     @property
     def is_ipv6(self) -> bool:
-        """Whether ZeroMQ must be told that this is an address of IP version 6."""
+        """Whether ZeroMQ needs its IPv6 option for this address."""
         return "[" in self.ingress and self.ingress.startswith("tcp://")
 
     def require_private(self) -> None:
-        """Refuse an address that other machines or other users could reach: there are no keys yet."""
+        """Refuse an address that other machines or users can reach: the bus has no keys yet."""
         if (folder := self.socket_folder) is not None:
             try:
                 folder.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)

@@ -41,15 +41,15 @@ MAX_HEADER_BYTES = 16 * 1024
 _TOPIC_LENGTH = 256
 _PARTS_BEFORE_BUFFERS = 3
 MAX_PARTS = 64
-_LARGEST_WHOLE = 2**53  # what every language counts exactly
-# msgpack makes room for a list before it reads it, as long as the list claims to be: nested, that is a bomb.
+_LARGEST_WHOLE = 2**53  # exact in every language
+# msgpack allocates a list by its claimed length before it reads it, so nested claims could exhaust memory.
 _LONGEST_ARRAY = 1_000_000
 _TOPICS_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who sent a message, when, and as the how-manieth on its topic."""
+    """Message metadata: sender, time, per-topic sequence number."""
 
     id: str
     src: str
@@ -147,7 +147,7 @@ def decode_topic(data: bytes) -> str:
 
 
 def check(parts: list[bytes]) -> Header:
-    """Check everything but the payload's contents; what the broker does before it forwards."""
+    """Check everything but the payload's contents, as the broker does before it forwards."""
     return _check(parts)[1]
 
 
@@ -161,7 +161,7 @@ def _check(parts: list[bytes]) -> tuple[str, Header]:
 
 
 def check_size(parts: Iterable[Sized]) -> int:
-    """Add up the parts of a message; raise if it is larger than any message may be."""
+    """Return the size of a message; raise `MessageTooLargeError` if it exceeds the limit."""
     size = sum(map(len, parts))
     if size > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(size, MAX_MESSAGE_BYTES)
@@ -182,12 +182,12 @@ def encode(message: Message) -> list[bytes]:
 
 
 def pack(payload: dict[str, Any]) -> bytes:
-    """Encode a payload, or raise `BadMessageError` saying why it cannot be."""
+    """Encode a payload, or raise `BadMessageError` with the reason."""
     try:
         try:
             packed: bytes = msgpack.packb(payload, default=_pack_unusual)
         except UnicodeEncodeError:
-            # Half a surrogate pair, as "\\ud800" in somebody's JSON: no UTF-8 can hold it.
+            # A lone surrogate, such as "\\ud800" in JSON, has no UTF-8 form.
             packed = msgpack.packb(payload, default=_pack_unusual, unicode_errors="replace")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadMessageError(f"payload cannot be encoded: {type(error).__name__}: {shown(str(error))}") from error
@@ -195,7 +195,7 @@ def pack(payload: dict[str, Any]) -> bytes:
 
 
 def _pack_unusual(value: object) -> str:
-    """What msgpack has no type for: whole numbers beyond 64 bits travel as text."""
+    """Encode integers beyond 64 bits, for which msgpack has no type, as text."""
     if isinstance(value, int):
         return str(value)
     raise TypeError(f"{type(value).__name__} has no place in a message")
@@ -212,7 +212,7 @@ _PAIRS = [first + second for first in _DIGITS for second in _DIGITS]
 
 
 def new_id() -> str:
-    """Make a ULID; several times as fast as the class of that name, and every message needs one."""
+    """Make a ULID. Every message needs one; this is several times faster than the `ulid` package."""
     number = (time.time_ns() // 1_000_000) << 80 | random.getrandbits(80)
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
@@ -230,7 +230,7 @@ class Stamper:
         seq = self._seqs.pop(topic, 0)
         self._seqs[topic] = seq + 1
         if len(self._seqs) > _TOPICS_REMEMBERED:
-            # Every client that ever asked has a topic for its answers: forget the one not used for longest.
+            # Every client has a reply topic: forget the least recently used.
             self._seqs.popitem(last=False)
         return Header(
             id=message_id or new_id(),

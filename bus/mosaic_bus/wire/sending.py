@@ -1,6 +1,6 @@
-"""Sending multipart messages without waiting: what pyzmq does, without its enumerations.
+"""Sending multipart messages without blocking.
 
-pyzmq combines flags as members of an enumeration for each part, which takes as long as sending the part.
+pyzmq's own `send_multipart` combines enumeration flags for each part, which takes as long as sending the part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOW_AND_MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 
 
 def send_now(socket: zmq.Socket[bytes], parts: Sequence[bytes | zmq.Frame], *, copy: bool) -> None:
-    """Send a message or raise `zmq.Again`, in which case nothing of it has been sent."""
+    """Send a message, or raise `zmq.Again` without having sent any of it."""
     for part in parts[:-1]:
         socket.send(part, _NOW_AND_MORE, copy=copy)
     socket.send(parts[-1], _NOW, copy=copy)
