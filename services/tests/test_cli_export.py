@@ -49,7 +49,7 @@ def test_force_replaces_only_an_export(cli, tmp_path, monkeypatch):
     assert link.is_symlink()
     assert pq.read_table(link / "logs.parquet").num_rows == 0
     monkeypatch.chdir(real)
-    assert "is the folder you are in" in cli("export", run, "--out", ".", "--force", code=2).stderr
+    assert "is the current folder" in cli("export", run, "--out", ".", "--force", code=2).stderr
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "mine", "real"]
 
     episodes = pq.read_table(real / "episodes.parquet").to_pylist()
