@@ -35,7 +35,7 @@ def marked(number: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def is_whole(frame: Frame) -> bool:
-    flat = frame.picture.reshape(-1)
+    flat = frame.pixels.reshape(-1)
     number = int(np.frombuffer(flat[CHECKSUM_BYTES:12].tobytes(), np.uint64)[0])
     return number == frame.number and zlib.crc32(flat[CHECKSUM_BYTES:]) == int.from_bytes(
         flat[:CHECKSUM_BYTES], "little"
@@ -113,7 +113,7 @@ def handle(frame: Frame, file: Path) -> FrameHandle:
         epoch=frame.epoch,
         slot=0,
         number=frame.number,
-        shape=frame.picture.shape,
+        shape=frame.pixels.shape,
         wall=frame.wall,
     )
 
@@ -124,14 +124,14 @@ def test_what_is_written_is_read_with_its_figures(folder):
     assert writer.write(picture, step=9, episode=2, last_reward=1.5, rolling_return=20.25, step_rate_hz=100.0) == 0
     with FrameReader(writer.path) as reader:
         frame = reader.latest()
-        assert (frame.picture == picture).all()
+        assert (frame.pixels == picture).all()
         figures = (frame.number, frame.epoch, frame.step, frame.episode, frame.wall, frame.monotonic)
         assert figures == (0, 1, 9, 2, 5.0, 7.0)
         assert (frame.last_reward, frame.rolling_return, frame.step_rate_hz) == (1.5, 20.25, 100.0)
         assert reader.writer_is_alive
         writer.close()
         assert reader.is_closed
-        assert (reader.latest().picture == picture).all(), "the last picture stays"
+        assert (reader.latest().pixels == picture).all(), "the last picture stays"
 
 
 @pytest.mark.parametrize("shape", [(84, 84), (84, 84, 1), (3, 5, 4), (480, 640, 3)])
@@ -140,7 +140,7 @@ def test_every_kind_of_picture(folder, shape):
     picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     writer.write(picture)
     with FrameReader(writer.path) as reader:
-        assert (reader.latest().picture == picture.reshape(reader.latest().picture.shape)).all()
+        assert (reader.latest().pixels == picture.reshape(reader.latest().pixels.shape)).all()
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_larger_pictures_get_a_new_file_which_readers_find_by_themselves(folder)
     with FrameReader(writer.path) as reader:
         old = reader.latest()
         writer.write(marked(1, (10, 10, 3)))
-        assert reader.latest().picture.shape == (10, 10, 3)
+        assert reader.latest().pixels.shape == (10, 10, 3)
         writer.write(marked(2, (200, 200, 3)))
         newest = reader.latest()
-        assert (newest.epoch, newest.number, newest.picture.shape) == (2, 2, (200, 200, 3))
+        assert (newest.epoch, newest.number, newest.pixels.shape) == (2, 2, (200, 200, 3))
         assert is_whole(newest)
         with pytest.raises(StaleFrameError, match="epoch 2, not 1"):
             reader.read(handle(old, writer.path))
@@ -289,7 +289,7 @@ reader = FrameReader(sys.argv[1])
 print("reads", flush=True)
 try:
     while True:
-        assert reader.latest().picture.size
+        assert reader.latest().pixels.size
 except LayoutError as error:
     print(error)
 """

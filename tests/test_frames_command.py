@@ -66,7 +66,7 @@ def test_saved_picture_is_the_very_picture(shared_stack, tmp_path):
     wait_until("all are there", lambda: streams(shared_stack, run) and streams(shared_stack, run)[0].published == 3)
     Cli(shared_stack.home.path)("frames", run, "--save", str(tmp_path / "out.png"))
     with FrameReader(streams(shared_stack, run)[0].newest.file) as reader:
-        assert (pixels(tmp_path / "out.png") == reader.latest().picture).all()
+        assert (pixels(tmp_path / "out.png") == reader.latest().pixels).all()
     end(shared_stack, run)
 
 
@@ -319,7 +319,7 @@ def frames_of(count: int) -> list[SimpleNamespace]:
     for number in range(count):
         picture = picture.copy()
         picture[number : number + 20, 10:110] = colours[noise.integers(0, 4, (20, 100))]
-        found += [SimpleNamespace(picture=picture)] * 2
+        found += [SimpleNamespace(pixels=picture)] * 2
     return found
 
 
@@ -337,13 +337,13 @@ def test_a_gif_is_written_while_the_pictures_come_and_shows_each_of_them(tmp_pat
         assert (image.n_frames, image.info["loop"]) == (60, 0)
         for number in range(60):
             image.seek(number)
-            assert (np.asarray(image.convert("RGB")) == frames[2 * number].picture).all()
+            assert (np.asarray(image.convert("RGB")) == frames[2 * number].pixels).all()
             assert image.info["duration"] == 100
 
 
 @pytest.mark.parametrize("count", [1, 2, 12_001, 30_000])
 def test_a_gif_in_which_nothing_changes(tmp_path, count):
-    still = SimpleNamespace(picture=np.zeros((4, 4, 3), np.uint8))
+    still = SimpleNamespace(pixels=np.zeros((4, 4, 3), np.uint8))
     assert film._write_gif(tmp_path / "x.gif", itertools.repeat(still, count)) == count
     with Image.open(tmp_path / "x.gif") as image:
         total = 0

@@ -14,7 +14,7 @@ from stack import ROOT
 from mosaic_bus.frames import FrameReader
 from mosaic_worker.frames.ring import FrameWriter
 
-# The reader and the writer as they are, each with its one need (numpy) and without the packages around them.
+# The reader and the writer as they are, each with its own needs (numpy, pydantic) and without the packages around them.
 BOTH_SIDES = """
 import sys, types
 for name, place in (("mosaic_bus", sys.argv[2]), ("mosaic_worker", sys.argv[3])):
@@ -25,7 +25,7 @@ from mosaic_bus.frames import FrameReader
 from mosaic_worker.frames.ring import FrameWriter
 with FrameReader(sys.argv[1] + "/main.ring") as reader:
     frame = reader.latest()
-FrameWriter(sys.argv[1], "back").write(frame.picture[::-1], step=frame.step + 1, last_reward=frame.last_reward)
+FrameWriter(sys.argv[1], "back").write(frame.pixels[::-1], step=frame.step + 1, last_reward=frame.last_reward)
 print("%d.%d" % sys.version_info[:2])
 """
 # It may have no numpy: the layout is simple enough to be read without.
@@ -47,15 +47,15 @@ def find_python(minor: int) -> str:
     return usable[0] if usable else pytest.skip(f"Python 3.{minor} is not on this machine")
 
 
-def with_numpy(python: str, place: Path) -> str:
-    """Return an interpreter of that version with numpy, in a new virtualenv if necessary."""
-    if runs(python, "import numpy"):
+def with_needs(python: str, place: Path) -> str:
+    """Return an interpreter of that version with numpy and pydantic, in a new virtualenv if necessary."""
+    if runs(python, "import numpy, pydantic"):
         return python
     own = f"{place}/bin/python"
-    pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy"]
+    pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy", "pydantic"]
     for command in ([python, "-m", "venv", str(place)], pip):
         if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-            pytest.skip(f"{python} has no numpy, and it cannot be installed here: the layout alone was tried")
+            pytest.skip(f"{python} has no numpy or no pydantic, and they cannot be installed here: the layout alone was tried")
     return own
 
 
@@ -70,11 +70,11 @@ def test_readers_and_writers_of_every_python_that_is_here_understand_each_other(
     assert said.strip() == f"MOSAICFL 1 1 2 [8, 8, 3] {int(picture.sum(dtype=int))}"
 
     parts = [str(ROOT / "bus"), str(ROOT / "workers" / "kit")]
-    command = [with_numpy(python, tmp_path / "venv"), "-c", BOTH_SIDES, str(tmp_path), *parts]
+    command = [with_needs(python, tmp_path / "venv"), "-c", BOTH_SIDES, str(tmp_path), *parts]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"3.{minor}\n"), done.stderr
     with FrameReader(tmp_path / "back.ring") as reader:
         frame = reader.latest()
         assert not reader.writer_is_alive
-    assert (frame.picture == picture[::-1]).all()
+    assert (frame.pixels == picture[::-1]).all()
     assert (frame.step, frame.last_reward) == (42, 0.1)

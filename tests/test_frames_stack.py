@@ -111,8 +111,8 @@ def test_nothing_is_encoded_unasked_and_one_picture_once_for_ten_readers(stack):
     for frame in seen:
         assert (frame.number, frame.step, frame.stream) == (local.number, local.step, "main")
         assert (frame.last_reward, np.isnan(frame.rolling_return)) == (1.5, True)
-        error = np.abs(frame.picture.astype(int) - local.picture.astype(int))
-        assert frame.picture.shape == local.picture.shape
+        error = np.abs(frame.pixels.astype(int) - local.pixels.astype(int))
+        assert frame.pixels.shape == local.pixels.shape
         assert error.mean() < 2
     end(stack, run)
 

@@ -78,8 +78,8 @@ def main() -> None:
         latencies.append(1000 * (last_at - frame.monotonic))
         last = frame.number
         distinct += 1
-        bad_header += frame.picture.shape != tuple(arguments.shape) or frame.step != frame.number
-        torn += not is_whole(frame.picture, frame.number)
+        bad_header += frame.pixels.shape != tuple(arguments.shape) or frame.step != frame.number
+        torn += not is_whole(frame.pixels, frame.number)
     latencies.sort()
     result = {
         "distinct": distinct,

@@ -49,7 +49,7 @@ def counter(stack: Stack, name: str) -> float:
 
 
 def is_whole(frame: Frame) -> bool:
-    flat = frame.picture.reshape(-1)
+    flat = frame.pixels.reshape(-1)
     number = int(np.frombuffer(flat[4:12].tobytes(), np.uint64)[0])
     return number == frame.number and zlib.crc32(flat[4:]) == int.from_bytes(flat[:4], "little")
 

@@ -85,9 +85,9 @@ class Bus:
 
         They come from shared memory if the run is on this machine, else (or if `remote`) as JPEG off the bus.
         """
-        from mosaic_bus.frames.feed import PictureFeed  # noqa: PLC0415 - needs numpy, which takes a moment
+        from mosaic_bus.frames.feed import FrameFeed  # noqa: PLC0415 - needs numpy, which takes a moment
 
-        with PictureFeed(self, run, stream, remote=remote) as feed:
+        with FrameFeed(self, run, stream, remote=remote) as feed:
             yield from feed.frames(timeout)
 
     def follow(self, **options: Unpack[FollowOptions]) -> PlainFollower:

@@ -1,4 +1,4 @@
-"""A run's pictures wherever it runs: from shared memory if that is this machine, else as JPEG off the bus."""
+"""A run's frames wherever it runs: from shared memory if that is this machine, else as JPEG off the bus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mosaic_bus.commands import FrameStream, WatchFramesResult
     from mosaic_bus.messages import RunState
 
-__all__ = ["PictureFeed", "is_here"]
+__all__ = ["FrameFeed", "is_here"]
 
 # How often it is asked where the run is and which streams it has.
 _ASK_S = 1.0
@@ -33,12 +33,12 @@ _ASK_S = 1.0
 _LOOK_S = 0.004
 _RENEW_S = 2.0
 _ANSWER_S = 5.0
-# Pictures are for looking at: who is slow sees fewer, not older ones.
-_PICTURES_KEPT = 4
+# Frames are for looking at: who is slow sees fewer, not older ones.
+_FRAMES_KEPT = 4
 
 
-class PictureFeed:
-    """The pictures of one run, as long as it runs and through all its attempts. `state` and `streams` say how it is."""
+class FrameFeed:
+    """The frames of one run, as long as it runs and through all its attempts. `state` and `streams` say how it is."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PictureFeed:
         return self.state.state.final and not self.streams
 
     def frames(self, timeout: float | None = None) -> Iterator[Frame]:
-        """Yield pictures until the run has ended, or until there was none for `timeout` seconds."""
+        """Yield frames until the run has ended, or until there was none for `timeout` seconds."""
         silent_since = time.monotonic()
         while not self.is_over:
             frame = self.next(0.1)
@@ -88,7 +88,7 @@ class PictureFeed:
                 return
 
     def next(self, wait: float) -> Frame | None:
-        """Wait at most so many seconds for a new picture."""
+        """Wait at most so many seconds for a new frame."""
         deadline = time.monotonic() + wait
         while True:
             now = time.monotonic()
@@ -140,7 +140,7 @@ class PictureFeed:
 
     def _choose_source(self) -> None:
         if not self.streams:
-            return  # What was there may still have a picture that has not been taken.
+            return  # What was there may still have a frame that has not been taken.
         here = not self._remote and all(is_here(each.newest) for each in self.streams)
         if here:
             if not isinstance(self._source, _Local):
@@ -153,7 +153,7 @@ class PictureFeed:
 
 
 def is_here(handle: FrameHandle) -> bool:
-    """Whether a picture's file can be read from this machine's shared memory."""
+    """Whether a frame's file can be read from this machine's shared memory."""
     try:
         FrameReader(handle.file).close()
     except (OSError, FrameError):
@@ -162,7 +162,7 @@ def is_here(handle: FrameHandle) -> bool:
 
 
 class _Source(Protocol):
-    """Where pictures come from."""
+    """Where frames come from."""
 
     def next(self, wait: float) -> Frame | None: ...
 
@@ -170,7 +170,7 @@ class _Source(Protocol):
 
 
 class _Local:
-    """Pictures from shared memory."""
+    """Frames from shared memory."""
 
     def __init__(self) -> None:
         self._readers: dict[str, FrameReader] = {}
@@ -190,7 +190,7 @@ class _Local:
                 self._drop(file)
 
     def next(self, wait: float) -> Frame | None:
-        """Copy a picture that is new; of several streams, each has its turn."""
+        """Copy a frame that is new; of several streams, each has its turn."""
         deadline = time.monotonic() + wait
         while True:
             for file, reader in list(self._readers.items()):
@@ -222,7 +222,7 @@ class _Local:
 
 
 class _FromAfar:
-    """Pictures that the supervisor of another machine encodes for us, and for whoever else wants them."""
+    """Frames that the supervisor of another machine encodes for us, and for whoever else wants them."""
 
     def __init__(self, bus: Bus, host: str, run: str, stream: str | None, wanted: tuple[int, int]) -> None:
         require_pillow()
@@ -232,17 +232,17 @@ class _FromAfar:
         max_dim, quality = wanted
         self._ask_for = WatchFrames(run=run, stream=stream, max_dim=max_dim, quality=quality)
         topic = topics.picture(run, max_dim, quality)
-        self._subscription: Subscription = bus.subscribe(topic, max_queue=_PICTURES_KEPT)
+        self._subscription: Subscription = bus.subscribe(topic, max_queue=_FRAMES_KEPT)
         self._renew_at = 0.0
         self._renewal: Future[WatchFramesResult] | None = None
         self._seen: dict[str, tuple[int, int, float]] = {}
 
     def next(self, wait: float) -> Frame | None:
-        """Wait for a picture that was not seen yet."""
+        """Wait for a frame that was not seen yet."""
         deadline = time.monotonic() + wait
         while (now := time.monotonic()) < deadline:
             if now >= self._renew_at and (self._renewal is None or self._renewal.done()):
-                # What comes of it does not matter: if it was refused the run has ended, else pictures come.
+                # What comes of it does not matter: if it was refused the run has ended, else frames come.
                 self._renew_at = now + _RENEW_S
                 watch = self._bus.client.request(topics.supervisor(self.host), self._ask_for, _ANSWER_S)
                 self._renewal = self._bus.begin(watch)
@@ -261,7 +261,7 @@ class _FromAfar:
         return None
 
     def close(self) -> None:
-        """Ask no more; the pictures stop when nobody does."""
+        """Ask no more; the frames stop when nobody does."""
         if self._renewal is not None:
             self._renewal.cancel()
         self._bus.unsubscribe(self._subscription)

@@ -1,4 +1,4 @@
-"""The reading side of FastLane: the newest picture of a stream, from shared memory, without disturbing its writer.
+"""The reading side of FastLane: the newest frame of a stream, from shared memory, without disturbing its writer.
 
 The layout of the file is in `docs/protocol.md`, part 6; `mosaic_worker.frames.ring` writes it. A reader copies a
 slot, and keeps the copy only if the slot's lock number was even and the same before and after. It never waits, never
@@ -39,7 +39,7 @@ SLOT_HEADER_BYTES = 128
 LIVE, CLOSED, REPLACED = 1, 2, 3
 _WORD = 8
 _HEADER = struct.Struct("=12Q")
-# What comes before the state and the count of pictures: it stays as it is for as long as there is the file.
+# What comes before the state and the count of frames: it stays as it is for as long as there is the file.
 _FIXED = slice(0, 10 * _WORD)
 _SLOT = struct.Struct("=8Q5d")
 _UINT8 = 1
@@ -52,9 +52,9 @@ Taken = TypeVar("Taken")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A picture with the figures that belong to it."""
+    """A frame: its pixels and the figures that belong to it."""
 
-    picture: npt.NDArray[np.uint8]
+    pixels: npt.NDArray[np.uint8]
     number: int
     epoch: int
     step: int
@@ -69,7 +69,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class FrameFacts:
-    """All about a picture but the picture."""
+    """Everything about a frame but its pixels."""
 
     shape: tuple[int, ...]
     number: int
@@ -84,15 +84,15 @@ class FrameFacts:
 
 
 class FrameReader:
-    """Reads one stream of pictures; follows it to a new file when the writer had to make a larger one."""
+    """Reads one stream of frames; follows it to a new file when the writer had to make a larger one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a ring; raise `LayoutError` if it is none, and `FileNotFoundError` if it is not there."""
         self.path = Path(path)
         self.inode = 0
-        # How often the writer has made the file; larger pictures need a new one.
+        # How often the writer has made the file; larger frames need a new one.
         self.epoch = 0
-        # How many pictures the file can hold.
+        # How many frames the file can hold.
         self.slots = 0
         self._file: FileIO
         self._fixed = b""
@@ -108,7 +108,7 @@ class FrameReader:
 
     @property
     def published(self) -> int:
-        """How many pictures there have been."""
+        """How many frames there have been."""
         return self._look()[1]
 
     @property
@@ -127,11 +127,11 @@ class FrameReader:
         return int(fields[19]) == started and fields[0] not in (b"Z", b"X") and boot == _boot()
 
     def latest(self) -> Frame | None:
-        """Copy the newest whole picture; None if there is none yet; `LayoutError` if the file is no ring any more."""
+        """Copy the newest whole frame; None if there is none yet; `LayoutError` if the file is no ring any more."""
         return self._newest(self._copy)
 
     def facts(self) -> FrameFacts | None:
-        """Say all about the newest whole picture, without copying it; None if there is none yet."""
+        """Say all about the newest whole frame, without copying it; None if there is none yet."""
         return self._newest(self._facts)
 
     def refresh(self) -> None:
@@ -164,7 +164,7 @@ class FrameReader:
         return None
 
     def read(self, handle: FrameHandle) -> Frame:
-        """Copy the picture that a handle names; raise `StaleFrameError` if it has been overwritten or replaced."""
+        """Copy the frame that a handle names; raise `StaleFrameError` if it has been overwritten or replaced."""
         with contextlib.suppress(FileNotFoundError):  # The run has ended; what is open can still be read.
             self.refresh()
         if handle.epoch != self.epoch:
@@ -184,7 +184,7 @@ class FrameReader:
         self._file.close()
 
     def _facts(self, number: int) -> FrameFacts | None:
-        """Read a picture's figures if it is there and stays whole meanwhile."""
+        """Read a frame's figures if it is there and stays whole meanwhile."""
         at = HEADER_BYTES + (number % self.slots) * self._stride
         wanted = 2 * number + 2
         if self._lock(at) != wanted:
@@ -198,20 +198,20 @@ class FrameReader:
         return FrameFacts(shape, number, self.epoch, step, episode, *figures)
 
     def _copy(self, number: int) -> Frame | None:
-        """Copy a picture if it is there and stays whole meanwhile."""
-        import numpy as np  # noqa: PLC0415 - start-up time of supervisors, most of which never copy a picture
+        """Copy a frame if it is there and stays whole meanwhile."""
+        import numpy as np  # noqa: PLC0415 - start-up time of supervisors, most of which never copy a frame
 
         facts = self._facts(number)
         if facts is None:
             return None
         at = HEADER_BYTES + (number % self.slots) * self._stride
-        picture = np.empty(math.prod(facts.shape), np.uint8)
-        if os.preadv(self._file.fileno(), [picture.data], at + SLOT_HEADER_BYTES) < picture.size:
+        pixels = np.empty(math.prod(facts.shape), np.uint8)
+        if os.preadv(self._file.fileno(), [pixels.data], at + SLOT_HEADER_BYTES) < pixels.size:
             raise self._cut_short()
         if self._lock(at) != 2 * number + 2:
             return None
         return Frame(
-            picture.reshape(facts.shape),
+            pixels.reshape(facts.shape),
             number,
             facts.epoch,
             facts.step,
@@ -240,7 +240,7 @@ class FrameReader:
         return LayoutError(str(self.path), f"it has been cut from {self._size} to {found} bytes")
 
     def _look(self) -> tuple[int, int]:
-        """Read the state and how many pictures there have been, from a header that is still what it was."""
+        """Read the state and how many frames there have been, from a header that is still what it was."""
         header = self._read(_HEADER.size, 0)
         *_, state, published = _HEADER.unpack(header)
         if header[_FIXED] != self._fixed or state not in (LIVE, CLOSED, REPLACED):

@@ -174,7 +174,7 @@ def to_jpeg(frame: Frame, kind: Kind) -> bytes:
     """Encode a frame as JPEG, scaled down to the wanted size."""
     from PIL import Image  # noqa: PLC0415 - start-up time
 
-    image = Image.fromarray(frame.picture)
+    image = Image.fromarray(frame.pixels)
     image = image if image.mode in {"L", "RGB"} else image.convert("RGB")
     image.thumbnail((kind.max_dim, kind.max_dim), Image.Resampling.BILINEAR)
     written = io.BytesIO()
@@ -191,7 +191,7 @@ def _describe(handle: FrameHandle, frame: Frame, slots: int) -> FrameHandle:
             "epoch": frame.epoch,
             "slot": frame.number % slots,
             "number": frame.number,
-            "shape": frame.picture.shape,
+            "shape": frame.pixels.shape,
             "wall": frame.wall,
             "step": frame.step,
             "episode": frame.episode,

@@ -101,9 +101,9 @@ def test_frames_arrive_while_it_trains_and_tensorboard_files_are_whole_after_a_s
     with FrameReader(rings / "main.ring") as reader:
         worker.wait_for(process, lambda: (frame := reader.latest()) is not None and frame.number > 3)
         frame = reader.latest()
-    assert frame.picture.shape[2] == 3
-    assert max(frame.picture.shape) <= 100
-    assert frame.picture.std() > 0
+    assert frame.pixels.shape[2] == 3
+    assert max(frame.pixels.shape) <= 100
+    assert frame.pixels.std() > 0
     assert frame.step > 0
     worker.wait_for_event(process, "scalars")
     process.send_signal(signal.SIGTERM)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from mosaic_bus import topics
 from mosaic_bus.commands import FrameStream, FrameStreams, Show
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.frames.feed import PictureFeed, is_here
+from mosaic_bus.frames.feed import FrameFeed, is_here
 from mosaic_bus.messages import RunStateName
 from mosaic_services.cli.display.figures import of_frame
 from mosaic_services.cli.display.output import ago, clock, console, number, print_json, say, short, table
@@ -89,7 +89,7 @@ def command(
             raise InputError(f"run {short(state.run)} has several streams: {names}", "choose one with --stream")
         (one,) = chosen
         max_dim = min(4096, max(16, *one.newest.shape[:2])) if save else 640
-        with PictureFeed(bus, state.run, one.newest.stream, remote=remote, max_dim=max_dim, quality=90) as feed:
+        with FrameFeed(bus, state.run, one.newest.stream, remote=remote, max_dim=max_dim, quality=90) as feed:
             if watch:
                 watch_frames(feed)
             elif save is not None:
@@ -217,7 +217,7 @@ def _require_frames(state: RunState, streams: list[FrameStream]) -> None:
         )
 
 
-def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *, as_json: bool) -> None:
+def _save(feed: FrameFeed, path: Path, seconds: float, stream: FrameStream, *, as_json: bool) -> None:
     first = feed.next(_FIRST_FRAME_S)
     if first is None:
         raise CliError(
@@ -229,7 +229,7 @@ def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *,
         count, why = _film(feed, path, first, seconds, quiet=as_json)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    height, width = first.picture.shape[:2]
+    height, width = first.pixels.shape[:2]
     if as_json:
         print_json(
             {"file": str(path.absolute()), "frames": count, "width": width, "height": height, "writer": stream.writer}
@@ -242,7 +242,7 @@ def _save(feed: PictureFeed, path: Path, seconds: float, stream: FrameStream, *,
     say(f"saved {count} {what} of {width}×{height} to ", (str(path), "bold"), f"{age}{note}")
 
 
-def _film(feed: PictureFeed, path: Path, first: Frame, seconds: float, *, quiet: bool) -> tuple[int, str]:
+def _film(feed: FrameFeed, path: Path, first: Frame, seconds: float, *, quiet: bool) -> tuple[int, str]:
     """Write the file; return the number of frames, and why a film is shorter than asked for."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     hidden = quiet or path.suffix.lower() == ".png" or not console().is_terminal

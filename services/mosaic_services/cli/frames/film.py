@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mosaic_bus.frames import Frame
-    from mosaic_bus.frames.feed import PictureFeed
+    from mosaic_bus.frames.feed import FrameFeed
 
 __all__ = ["length", "require", "write"]
 
@@ -50,7 +50,7 @@ def length(path: Path, seconds: float) -> int:
     return max(1, round(seconds * (_GIF_FPS if path.suffix.lower() == ".gif" else _MP4_FPS)))
 
 
-def write(path: Path, first: Frame, feed: PictureFeed, seconds: float, go_on: Callable[[int], bool]) -> int:
+def write(path: Path, first: Frame, feed: FrameFeed, seconds: float, go_on: Callable[[int], bool]) -> int:
     """Write a frame, or a film that starts with it; return the number of frames. The file is complete or absent.
 
     `go_on` is called with the number of frames so far and returns whether to continue.
@@ -73,14 +73,14 @@ def write(path: Path, first: Frame, feed: PictureFeed, seconds: float, go_on: Ca
 
 
 def _image(frame: Frame, size: tuple[int, int] | None = None) -> Image.Image:
-    image = Image.fromarray(frame.picture)
+    image = Image.fromarray(frame.pixels)
     if size is not None:
         image = image.convert("RGB")
         image = image if image.size == size else image.resize(size)
     return image
 
 
-def _sample(first: Frame, feed: PictureFeed, fps: int, count: int, go_on: Callable[[int], bool]) -> Iterator[Frame]:
+def _sample(first: Frame, feed: FrameFeed, fps: int, count: int, go_on: Callable[[int], bool]) -> Iterator[Frame]:
     """Sample frames at a fixed rate: surplus frames are skipped, missing ones repeated."""
     begun = time.monotonic()
     held = first
@@ -114,7 +114,7 @@ def _write_gif(path: Path, frames: Iterator[Frame]) -> int:
 def _changes(frames: Iterator[Frame]) -> Iterator[tuple[Image.Image, tuple[int, int], int]]:
     """Yield the region of each frame that differs from the previous one, its position and its duration in frames."""
     first = next(frames)
-    shown = part = _image(first, (first.picture.shape[1], first.picture.shape[0]))
+    shown = part = _image(first, (first.pixels.shape[1], first.pixels.shape[0]))
     corner, ticks = (0, 0), 1
     for frame in frames:
         image = _image(frame, shown.size)
@@ -130,7 +130,7 @@ def _changes(frames: Iterator[Frame]) -> Iterator[tuple[Image.Image, tuple[int, 
 
 def _write_mp4(path: Path, first: Frame, frames: Iterator[Frame]) -> int:
     # Players require an even width and height.
-    size = (first.picture.shape[1] // 2 * 2 or 2, first.picture.shape[0] // 2 * 2 or 2)
+    size = (first.pixels.shape[1] // 2 * 2 or 2, first.pixels.shape[0] // 2 * 2 or 2)
     writer = _ffmpeg().write_frames(str(path), size, fps=_MP4_FPS, macro_block_size=2, ffmpeg_log_level="error")
     writer.send(None)
     count = 0

@@ -15,7 +15,7 @@ from mosaic_services.cli.display.output import ago, plain
 
 if TYPE_CHECKING:
     from mosaic_bus.frames import Frame
-    from mosaic_bus.frames.feed import PictureFeed
+    from mosaic_bus.frames.feed import FrameFeed
 
 __all__ = ["draw", "watch_frames"]
 
@@ -28,7 +28,7 @@ _LINES_BELOW = 2
 
 def draw(frame: Frame, columns: int, rows: int) -> list[str]:
     """Render a frame in at most `rows` lines of `columns` characters."""
-    image = Image.fromarray(frame.picture).convert("RGB")
+    image = Image.fromarray(frame.pixels).convert("RGB")
     scale = min(columns / image.width, 2 * rows / image.height)
     width, height = max(1, int(image.width * scale)), max(2, int(image.height * scale) // 2 * 2)
     pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR)).astype(int)
@@ -45,7 +45,7 @@ def draw(frame: Frame, columns: int, rows: int) -> list[str]:
     return lines
 
 
-def watch_frames(feed: PictureFeed) -> None:
+def watch_frames(feed: FrameFeed) -> None:
     """Draw frames as they arrive, until q is pressed or the run has ended."""
     frame: Frame | None = None
     with Keys() as keys:
@@ -64,7 +64,7 @@ def watch_frames(feed: PictureFeed) -> None:
     print(f"{plain(feed.state.name)} has ended ({feed.state.state})")
 
 
-def _show(feed: PictureFeed, frame: Frame | None) -> None:
+def _show(feed: FrameFeed, frame: Frame | None) -> None:
     columns, rows = shutil.get_terminal_size()
     lines = draw(frame, columns, max(1, rows - _LINES_BELOW)) if frame is not None else []
     below = [_below(feed, frame)[:columns], f"{plain(feed.state.name)}   [q] quit"[:columns]]
@@ -73,7 +73,7 @@ def _show(feed: PictureFeed, frame: Frame | None) -> None:
     sys.stdout.flush()
 
 
-def _below(feed: PictureFeed, frame: Frame | None) -> str:
+def _below(feed: FrameFeed, frame: Frame | None) -> str:
     if frame is None:
         return "waiting for a frame…"
     # First, because a narrow terminal shows only the start of the line.
