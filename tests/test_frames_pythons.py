@@ -55,7 +55,7 @@ def with_needs(python: str, place: Path) -> str:
     pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy", "pydantic"]
     for command in ([python, "-m", "venv", str(place)], pip):
         if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-            pytest.skip(f"{python} has no numpy or no pydantic, and they cannot be installed here: the layout alone was tried")
+            pytest.skip(f"{python} lacks numpy or pydantic, which cannot be installed here: the layout alone was tried")
     return own
 
 
