@@ -32,7 +32,6 @@ lock = "locks/default.lock"
 python = ">=3.11,<3.14"
 """
 ALGORITHMS = """
-from mosaic_services.cli.workers.description_page import type_of
 
 
 def _algorithms():

@@ -29,7 +29,7 @@ __all__ = ["command"]
 _WIDE = 110
 _BRIEF = 70
 # Columns of a name in a narrow terminal.
-_NAME = 20
+_NAME = 24
 _ACTIVE = tuple(str(state) for state in RunStateName if not state.final)
 
 
