@@ -24,7 +24,7 @@ def get_worker_metadata() -> WorkerMetadata:
         capabilities=WorkerCapabilities(
             worker_type="xuance",
             supported_paradigms=("parallel", "independent", "cooperative"),
-            env_families=("mpe", "sisl", "butterfly", "gymnasium", "box2d", "mujoco", "atari"),
+            env_families=("mpe", "sisl", "butterfly", "gymnasium", "box2d", "mujoco", "atari", "minigrid"),
             action_spaces=("discrete", "continuous"),
             observation_spaces=("vector", "image"),
             max_agents=64,

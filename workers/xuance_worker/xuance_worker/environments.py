@@ -121,7 +121,13 @@ def check_task(agent: Agent, env_id: str, spaces: Spaces, settings: Mapping[str,
         )
     if settings.get("use_actions_mask") and spaces.is_continuous:
         raise ConfigError("overrides.use_actions_mask: continuous actions have no mask")
-    return {} if spaces.is_equal else _for_unequal(agent)
+    if spaces.is_equal:
+        return {}
+    if agent.equal_only:
+        raise ConfigError(
+            f"algorithm: {agent.name} needs agents that see and do alike; those of {env_id} differ. Try QMIX or IPPO"
+        )
+    return _for_unequal(agent)
 
 
 def _for_unequal(agent: Agent) -> dict[str, Any]:
@@ -130,7 +136,7 @@ def _for_unequal(agent: Agent) -> dict[str, Any]:
     return {"use_parameter_sharing": False, **central}
 
 
-# What XuanCe's Atari and MiniGrid wrappers read from the settings; the values are those of its own files.
+# What XuanCe's Atari wrapper reads from the settings; the values are those of its own files.
 _WRAPPER_NEEDS = {
     "obs_type": "grayscale",
     "frame_skip": 4,
@@ -138,8 +144,6 @@ _WRAPPER_NEEDS = {
     "img_size": [84, 84],
     "noop_max": 30,
     "fps": 50,
-    "RGBImgPartialObsWrapper": False,
-    "ImgObsWrapper": False,
 }
 
 

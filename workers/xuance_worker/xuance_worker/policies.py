@@ -109,8 +109,11 @@ class Policy:
         if agent.use_actions_mask:
             masks = {name: np.ones(space.n, np.bool_) for name, space in self.task.spaces.actions.items()}
             given["avail_actions_dict"] = [masks]
+        everyone = dict.fromkeys(agent.agent_keys, True)
+        if "info" in self._accepts:  # Communication goes to agents that are still there.
+            given["info"] = [{"agent_mask": everyone}]
         if "agent_mask" in self._accepts:
-            given["agent_mask"] = [dict.fromkeys(agent.agent_keys, True)]
+            given["agent_mask"] = [everyone]
             given["act_mean_dict"] = episode.mean or self._no_mean()
         out = agent.get_actions(**{name: value for name, value in given.items() if self._takes(name)})
         if episode.hidden is not None:
@@ -130,6 +133,8 @@ class Policy:
         batch = agent._process_observation(np.asarray(observation)[None])  # noqa: SLF001 - as its own test loop does
         given: dict[str, Any] = {"test_mode": True, "deterministic": self._deterministic, "rnn_hidden": episode.hidden}
         out = agent.get_actions(batch, **{name: value for name, value in given.items() if name in self._accepts})
+        if not isinstance(out, dict):  # NoisyDQN returns the actions alone.
+            out = {"actions": out}
         episode.hidden = out.get("rnn_hidden_next", episode.hidden)
         return np.asarray(out["actions"])[0]
 
@@ -173,19 +178,32 @@ def task_of_checkpoint(about: About, field: str) -> Task:
 
 def _make_agent(task: Task, seed: int) -> Any:
     """Make an agent without environments; its log goes to a folder that is removed at once."""
-    spaces = task.spaces
     with tempfile.TemporaryDirectory(prefix="mosaic-xuance-") as folder:
         arguments = task.arguments(seed, 1, "cpu", Path(folder))
         _shrink(arguments)
-        kind = REGISTRY_Agents[task.agent.name]
-        if spaces.agents:
-            agents = list(spaces.agents)
-            several = (len(agents), agents, spaces.state, dict(spaces.observations), dict(spaces.actions))
-            agent = kind(arguments, None, *several)
-        else:
-            agent = kind(arguments, None, spaces.observations[""], spaces.actions[""])
+        agent = REGISTRY_Agents[task.agent.name](arguments, _NoEnvs(task.spaces))
         agent.writer.close()
     return agent
+
+
+class _NoEnvs:
+    """Stands for environments of which only the spaces are known.
+
+    XuanCe's agents can be made without environments, but QMIX, COMA and others then look for a state space in them.
+    """
+
+    num_envs = 1
+    max_episode_steps = 1
+
+    def __init__(self, spaces: Spaces) -> None:
+        self.agents = list(spaces.agents)
+        self.num_agents = len(self.agents)
+        self.state_space = spaces.state
+        self.observation_space: Any = dict(spaces.observations) if self.agents else spaces.observations[""]
+        self.action_space: Any = dict(spaces.actions) if self.agents else spaces.actions[""]
+
+    def reset(self) -> None:
+        """Do nothing: no episode is played here."""
 
 
 def _shrink(arguments: Arguments) -> None:

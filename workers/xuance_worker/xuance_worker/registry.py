@@ -23,6 +23,8 @@ class Agent:
     """It learns one value for the whole team, so that agents with opposed rewards cannot learn with it."""
     talks: bool = False
     """An agent's action depends on what the other agents see or do, so that it cannot be asked alone."""
+    equal_only: bool = False
+    """All agents have to see and do alike."""
     fails: str = ""
     """Why it does not run."""
     listed_as: str = ""
@@ -49,7 +51,7 @@ AGENTS: dict[str, Agent] = {
         Agent("MADDPG", "central critic", "continuous"),
         Agent("MASAC", "central critic", "both"),
         Agent("MATD3", "central critic", "continuous"),
-        Agent("COMA", "central critic", "discrete", is_team=True),
+        Agent("COMA", "central critic", "discrete", is_team=True, equal_only=True),
         # One value for the team.
         Agent("VDN", "value decomposition", "discrete", is_team=True),
         Agent("QMIX", "value decomposition", "discrete", is_team=True),
@@ -63,9 +65,9 @@ AGENTS: dict[str, Agent] = {
         # Agents that see each other's actions or messages.
         Agent("MFQ", "mean field", "discrete", talks=True),
         Agent("MFAC", "mean field", "discrete", talks=True),
-        Agent("CommNet", "communication", "discrete", talks=True),
-        Agent("IC3Net", "communication", "discrete", talks=True),
-        Agent("TarMAC", "communication", "discrete", talks=True),
+        Agent("CommNet", "communication", "discrete", talks=True, equal_only=True),
+        Agent("IC3Net", "communication", "discrete", talks=True, equal_only=True),
+        Agent("TarMAC", "communication", "discrete", talks=True, equal_only=True),
         Agent("RANDOM", "baseline", "both", fails="it does not train; use the baseline worker"),
         # A single agent.
         Agent("PG", "policy gradient", "both", is_multi=False),

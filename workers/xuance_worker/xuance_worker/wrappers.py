@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import cv2
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from xuance.environment import RawMultiAgentEnv
@@ -158,6 +159,30 @@ class SeededGym(Gym_Env):  # type: ignore[misc]
         return observation, {**info, "episode_step": 0}
 
 
+class MiniGrid(gymnasium.Wrapper):  # type: ignore[misc, type-arg]
+    """MiniGrid's view as a vector. XuanCe's own wrapper does not run with this version of Gymnasium."""
+
+    next_seed: int | None = None
+
+    def __init__(self, config: Namespace) -> None:
+        """Make the environment that the settings name."""
+        from minigrid.wrappers import ImgObsWrapper  # noqa: PLC0415 - other runs do not need it
+
+        view = ImgObsWrapper(gymnasium.make(config.env_id, render_mode=config.render_mode))
+        super().__init__(gymnasium.wrappers.FlattenObservation(view))
+        self.env.reset(seed=config.env_seed)
+        self.max_episode_steps = self.env.unwrapped.max_steps
+
+    def reset(self, **_: Any) -> Any:
+        """Begin an episode, with `next_seed` if there is one."""
+        seed, self.next_seed = self.next_seed, None
+        return self.env.reset(seed=seed)
+
+    def render(self, *_: Any) -> Any:
+        """Return a frame."""
+        return self.env.render()
+
+
 _CLASSES: dict[str, Any] = {
     "mpe": SeededMPE,
     "sisl": PettingZooEnv,
@@ -165,6 +190,7 @@ _CLASSES: dict[str, Any] = {
     "Classic Control": SeededGym,
     "Box2D": SeededGym,
     "MuJoCo": SeededGym,
+    "MiniGrid": MiniGrid,
 }
 
 
@@ -216,7 +242,7 @@ def begin_episode(env: Any, seed: int | None) -> Any:
     if hasattr(raw, "next_seed"):
         raw.next_seed = seed
     elif seed is not None:
-        raw.env.reset(seed=seed)  # Atari and MiniGrid: XuanCe's reset takes no seed and continues from this one.
+        raw.env.reset(seed=seed)  # Atari: XuanCe's reset takes no seed and continues from this one.
     observation, _ = env.reset()
     return observation
 
