@@ -212,7 +212,7 @@ def test_what_cannot_run_is_refused_before_it_starts(xuance):
             "differ",
         ),
         ({**VDN, "overrides": {"gama": 0.9}}, "overrides.gama", "gamma"),
-        ({**VDN, "overrides": {"gamma": "high"}}, "overrides.gamma", "0.95"),
+        ({**VDN, "overrides": {"gamma": "high"}}, "overrides.gamma", "0.99"),
         ({**VDN, "overrides": {"seed": 3}}, "overrides.seed", "give it as seed"),
         ({**VDN, "running_steps": 0}, "running_steps", "needs it"),
         ({**VDN, "backend": "tensorflow"}, "backend", "torch"),

@@ -133,8 +133,12 @@ def _batch(size: int, config: XuanCeWorkerConfig, settings: Mapping[str, Any]) -
     """Set the size of a batch. On-policy algorithms divide their buffer into minibatches instead."""
     if "n_minibatch" not in settings:
         return {"batch_size": size}
-    if clash := {"n_minibatch", "buffer_size"} & config.overrides.keys():
-        raise ConfigError(f"batch_size: on-policy it is buffer_size / n_minibatch; leave out overrides.{min(clash)}")
+    if clash := {"n_minibatch", "buffer_size", "horizon_size"} & config.overrides.keys():
+        raise ConfigError(f"batch_size: on-policy it follows from the buffer; leave out overrides.{min(clash)}")
+    if "horizon_size" in settings:  # single-agent: steps of each environment
+        envs = config.parallels or settings["parallels"]
+        parts = max(1, math.ceil(settings["horizon_size"] * envs / size))
+        return {"n_minibatch": parts, "horizon_size": math.ceil(parts * size / envs)}
     parts = max(1, math.ceil(settings["buffer_size"] / size))
     return {"n_minibatch": parts, "buffer_size": parts * size}
 
