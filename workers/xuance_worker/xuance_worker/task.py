@@ -105,6 +105,8 @@ def task_of(config: XuanCeWorkerConfig) -> Task:
     settings["continuous_action"] = spaces.is_continuous
     if "policy" not in config.overrides:
         settings["policy"] = _policy(str(settings.get("policy") or ""), is_continuous=spaces.is_continuous)
+    if agent.name == "PPO_KL" and "learner" not in config.overrides:
+        settings["learner"] = "PPOKL_Learner"  # XuanCe's file is that of PPO.
     source = str(path) if config.config_path else "/".join(path.parts[path.parts.index("configs") :])
     return Task(agent, env_id, spaces, settings, source, tuple(notes))
 
