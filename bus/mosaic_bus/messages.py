@@ -470,7 +470,7 @@ class AgentSummary(Model):
 
 
 class RunSummary(Model):
-    """Live aggregates of a run: steps, episodes and returns over all attempts, the rest of the newest attempt.
+    """Live aggregates of a run: steps, episodes, returns and scalars over all attempts, the rest of the newest one.
 
     What a later attempt plays again counts once. Returns are those of the team: of episodes without an agent, or else
     the sum over agents of each episode.

@@ -60,6 +60,13 @@ def test_older_dialect_is_stored_under_present_names(line, kind, ts, step, value
     assert journal.lines[0] == json.dumps(line)
 
 
+@pytest.mark.parametrize("older", [{"agent_id": "a"}, {"payload": {"agent_id": "a"}}, {"agent": None, "agent_id": "a"}])
+def test_complete_step_with_an_older_name_of_its_agent_keeps_it_in_any_batch(older):
+    line = {"event": "step", "step": 1, "ts": 1.0, "reward": 0.5, **older}
+    assert journal_of(line).agents == [(0, "a")]
+    assert journal_of(line, {"type": "step", "step_index": 2}).agents == [(0, "a")]
+
+
 def test_one_old_line_does_not_change_how_its_neighbours_are_read():
     new = {"event": "step", "step": 1, "reward": 0.5, "ts": 1.0}
     journal = journal_of(new, {"type": "step", "step_index": 2, "reward": 1.5}, new)

@@ -234,6 +234,26 @@ def test_attempts_that_are_stored_in_reverse_order_are_counted(bench):
     assert returns(bench) == [1.0, 1.0, 1.0, 2.0, 2.0]
 
 
+def test_scalars_of_an_attempt_that_was_replaced_leave_the_summary(bench):
+    bench.put([STARTED, b'{"event":"scalars","step":10,"values":{"old":1,"both":1}}'])
+    store_now(bench)
+    bench.put([STARTED, b'{"event":"scalars","step":1,"values":{"both":2}}'], key=SECOND)
+    store_now(bench)
+    assert stored_summary(bench).scalars == {"both": 2.0}
+
+
+def test_streams_of_all_transactions_of_one_round_end_at_once(bench, monkeypatch):
+    monkeypatch.setattr(module, "TRANSACTION_S", -1.0)
+    other = KEY._replace(run="other")
+    bench.announce(1, KEY, other)
+    _, tails = bench.inbox.take(0, 0, 0)
+    bench.writer._note_tails(tails, 0.0)
+    bench.put([step(1)])
+    bench.put([step(1)], key=other)
+    store_now(bench)
+    assert bench.rows("SELECT count(*) FROM streams WHERE final") == [(2,)]
+
+
 def test_copy_of_a_summary_is_independent_and_equal():
     summary = Summary()
     summary.add(read_journal(EPISODE + b"\n" + b'{"event":"scalars","values":{"a":1}}\n'))

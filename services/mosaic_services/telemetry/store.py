@@ -8,10 +8,11 @@ import sqlite3
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from mosaic_services.telemetry.columns import TEAM
 from mosaic_services.telemetry.course import NUMBER_BITS, join, span
 from mosaic_services.telemetry.errors import StoreLayoutError
 from mosaic_services.telemetry.streams import Counts, Stream, StreamKey
-from mosaic_services.telemetry.summary import Summary
+from mosaic_services.telemetry.summary import SCALARS, Summary
 from mosaic_services.telemetry.tally import Tally
 
 if TYPE_CHECKING:
@@ -231,6 +232,19 @@ class Store:
             ):
                 tally.add(*row)
         return tally
+
+    def newest_scalars(self, run: str) -> dict[str, float]:
+        """Return the newest value of each scalar of the team over all attempts of a run, as many as a summary holds."""
+        found: dict[str, float] = {}
+        for stream, _, last_step in join(self._db, run):
+            for metric, value, _ in self._db.execute(
+                "SELECT metric, value, max(number) FROM points"  # SQLite takes the value from the row of the maximum
+                " WHERE stream = ? AND agent = ? AND step <= ? AND value IS NOT NULL GROUP BY metric",
+                (stream, TEAM, last_step),
+            ):
+                if metric in found or len(found) < SCALARS:
+                    found[metric] = value
+        return found
 
     def unfinished(self) -> list[Entry]:
         """Return all streams that are not complete."""

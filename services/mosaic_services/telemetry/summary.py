@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mosaic_services.telemetry.columns import Journal
     from mosaic_worker.events import Event
 
-__all__ = ["Summary"]
+__all__ = ["SCALARS", "Summary"]
 
 SCALARS = 256
 """Scalars per summary. More are stored as series, but would make every message large."""

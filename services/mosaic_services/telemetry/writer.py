@@ -90,7 +90,7 @@ class Writer(threading.Thread):
         self._store = Store(path)
         self._entries: dict[StreamKey, Entry] = {}
         self._newest: dict[str, int] = {}
-        self._recount: set[str] = set()  # runs whose episodes must be counted again at the next commit
+        self._recount: set[str] = set()  # runs to be summed up again over their attempts, at the next commit
         self._announced: dict[str, tuple[float, set[StreamKey]]] = {}
         self._changed: set[StreamKey] = set()
         self._told_at: dict[StreamKey, float] = {}
@@ -148,6 +148,8 @@ class Writer(threading.Thread):
 
     def _store_all(self, arrivals: list[Arrival], tails: list[StreamTails]) -> None:
         """Store everything in transactions of bounded length."""
+        # Only a stream that was announced or has grown can have ended.
+        candidates = {StreamKey(each.run, each.attempt, each.kind) for tail in tails for each in tail.tails}
         touched: dict[StreamKey, Entry] = {}
         began = 0.0
         for arrival in arrivals:
@@ -157,9 +159,7 @@ class Writer(threading.Thread):
             if not touched:
                 began = now
             self._store_one(arrival, now, touched)
-        # Only a stream that was announced or has grown can have ended.
-        candidates = {StreamKey(each.run, each.attempt, each.kind) for tail in tails for each in tail.tails}
-        candidates.update(touched)
+            candidates.update(touched)
         if touched:
             self._commit(touched)
         self._end_streams(candidates)
@@ -244,6 +244,7 @@ class Writer(threading.Thread):
             entry = touched[key] = self._find(key, "")
             if entry.summary is not None:
                 entry.summary.tally = self._store.tally(run)
+                entry.summary.scalars = self._store.newest_scalars(run)
             self._store.save(entry, wall)
         self._recount.clear()
         self._store.commit()
