@@ -151,7 +151,9 @@ def compare(names: Iterable[str | Run], metric: str = "episode_return", by: list
     wanted = [each.id if isinstance(each, Run) else each for each in names]
     found = collect(bus(), wanted, metric)
     rows = []
-    for setting in fold({run: found.specs[run] for run in found.scores}, by):
+    for setting in fold(
+        {run: found.specs[run] for run in found.scores}, by, {run: state.name for run, state in found.states.items()}
+    ):
         each = score([found.scores[run] for run in setting.runs])
         low, high = each.mean_interval or (None, None)
         iqm_low, iqm_high = each.iqm_interval or (None, None)

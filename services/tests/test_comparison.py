@@ -37,6 +37,14 @@ def test_by_folds_everything_but_the_key_and_takes_the_end_of_a_path():
         fold(specs, ["nope"])
 
 
+def test_settings_with_too_many_values_to_read_are_called_like_their_runs():
+    specs = {"1": spec(**{f"parameter_{n}": n for n in range(9)}), "2": spec(seed=1), "3": spec(seed=2)}
+    names = {"1": "tuned", "2": "plain-seed1", "3": "plain-seed2"}
+    assert [each.label for each in fold(specs, names=names)] == ["tuned", "plain"]
+    alike = {"1": "same", "2": "same-seed1", "3": "same-seed2"}
+    assert fold(specs, names=alike)[0].label.startswith("parameter_0=0 ")
+
+
 def test_single_setting_is_named_after_its_worker():
     assert [each.label for each in fold({"1": spec(seed=1), "2": spec(seed=2)})] == ["w"]
 

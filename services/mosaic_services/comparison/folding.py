@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ __all__ = ["Setting", "fold", "parameters"]
 # What says nothing about how a run learns, or is the seed.
 _NOT_VARIED = {"name", "group", "replaces"}
 _FOLDED = {"config.seed", "config.total_episodes"}
+_LONGEST_LABEL = 50
+_SEED = re.compile(r"-seed\d+$")
 _NOT_A_SETTING = ("resources.", "limits.", "retries.", "priority", "grace_s", "after", "requires", "wait_for_host")
 
 
@@ -39,8 +42,13 @@ def parameters(specs: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]:
     return {run: {path: values[path] for path in varying if path in values} for run, values in flat.items()}
 
 
-def fold(specs: Mapping[str, RunSpec], by: list[str] | None = None) -> list[Setting]:
-    """Group runs by all that varies but the seed, or by the given keys alone (`algo`, `config.extras.x`)."""
+def fold(
+    specs: Mapping[str, RunSpec], by: list[str] | None = None, names: Mapping[str, str] | None = None
+) -> list[Setting]:
+    """Group runs by all that varies but the seed, or by the given keys alone (`algo`, `config.extras.x`).
+
+    A setting is labelled with its values, or with the name of its runs if the values are too many to read.
+    """
     flat = {run: _flatten(spec.model_dump(mode="json", exclude=_NOT_VARIED)) for run, spec in specs.items()}
     if by:
         known = sorted({path for values in flat.values() for path in values})
@@ -52,9 +60,21 @@ def fold(specs: Mapping[str, RunSpec], by: list[str] | None = None) -> list[Sett
     settings: dict[str, Setting] = {}
     for run, values in flat.items():
         own = {path: values.get(path) for path in paths}
-        label = " ".join(f"{named[path]}={_text(value)}" for path, value in own.items()) or specs[run].worker
+        given = [f"{named[path]}={_text(value)}" for path, value in own.items() if value is not None]
+        label = " ".join(given) or specs[run].worker
         settings.setdefault(_identity(own), Setting(own, label)).runs.append(run)
-    return list(settings.values())
+    found = list(settings.values())
+    if names is not None and any(len(each.label) > _LONGEST_LABEL for each in found):
+        _label_by_name(found, names)
+    return found
+
+
+def _label_by_name(settings: list[Setting], names: Mapping[str, str]) -> None:
+    """Label each setting with the name of its runs, without the seed, if no two would be called alike."""
+    bases = [{_SEED.sub("", names[run]) for run in each.runs} for each in settings]
+    if len(set().union(*bases)) == len(settings):
+        for setting, (base,) in zip(settings, bases, strict=True):
+            setting.label = base
 
 
 def _path(key: str, known: list[str]) -> str:

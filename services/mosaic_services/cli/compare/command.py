@@ -52,7 +52,8 @@ def command(
         have = ", ".join(short(run) for run in found.states)
         raise InputError(f"none of the runs has a value of {metric!r} yet ({have})", "see: mosaic series RUN")
     try:
-        settings = fold({run: found.specs[run] for run in found.scores}, by)
+        names = {run: state.name for run, state in found.states.items()}
+        settings = fold({run: found.specs[run] for run in found.scores}, by, names)
     except KeyError as error:
         raise InputError(f"no run has a setting {error.args[0]!r}", "see the config in: mosaic show RUN") from None
     scored = [(each, score([found.scores[run] for run in each.runs])) for each in settings]
