@@ -145,15 +145,12 @@ def submit(spec: str | os.PathLike[str] | dict[str, Any], /, **config: Any) -> R
 def compare(names: Iterable[str | Run], metric: str = "episode_return", by: list[str] | None = None) -> pd.DataFrame:
     """One row per setting with its seeds folded: seeds, mean, iqm, their 95 % intervals; best first."""
     from mosaic_services.comparison.collect import collect  # noqa: PLC0415 - takes a moment to import
-    from mosaic_services.comparison.folding import fold  # noqa: PLC0415 - as above
     from mosaic_services.comparison.scores import score  # noqa: PLC0415 - as above
 
     wanted = [each.id if isinstance(each, Run) else each for each in names]
     found = collect(bus(), wanted, metric)
     rows = []
-    for setting in fold(
-        {run: found.specs[run] for run in found.scores}, by, {run: state.name for run, state in found.states.items()}
-    ):
+    for setting in found.fold(by):
         each = score([found.scores[run] for run in setting.runs])
         low, high = each.mean_interval or (None, None)
         iqm_low, iqm_high = each.iqm_interval or (None, None)

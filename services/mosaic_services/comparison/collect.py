@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mosaic_bus.commands import Runs, Series, Show, Summaries
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import RefusalCode
+from mosaic_services.comparison.folding import Setting, fold
 from mosaic_services.sweeps.trials import metric_value
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ class Collected:
     specs: dict[str, RunSpec]
     scores: dict[str, float]
     curves: dict[str, SeriesResult]
+
+    def fold(self, by: list[str] | None) -> list[Setting]:
+        """Group the runs that have a score into settings; raise `KeyError` if no run has one of the keys."""
+        names = {run: state.name for run, state in self.states.items()}
+        return fold({run: self.specs[run] for run in self.scores}, by, names)
 
 
 def collect(bus: Bus, names: list[str], metric: str, points: int = 400) -> Collected:

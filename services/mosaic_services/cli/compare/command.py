@@ -14,7 +14,6 @@ from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current
 from mosaic_services.comparison.collect import collect
 from mosaic_services.comparison.curves import mean_curve
-from mosaic_services.comparison.folding import fold
 from mosaic_services.comparison.scores import FEW_SEEDS, score
 
 if TYPE_CHECKING:
@@ -52,8 +51,7 @@ def command(
         have = ", ".join(short(run) for run in found.states)
         raise InputError(f"none of the runs has a value of {metric!r} yet ({have})", "see: mosaic series RUN")
     try:
-        names = {run: state.name for run, state in found.states.items()}
-        settings = fold({run: found.specs[run] for run in found.scores}, by, names)
+        settings = found.fold(by)
     except KeyError as error:
         raise InputError(f"no run has a setting {error.args[0]!r}", "see the config in: mosaic show RUN") from None
     scored = [(each, score([found.scores[run] for run in each.runs])) for each in settings]
