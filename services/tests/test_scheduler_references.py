@@ -136,6 +136,25 @@ def test_before_a_worker_is_described_every_such_text_counts_and_later_only_path
     assert other.state(train).host == "local"
 
 
+def test_a_reference_that_is_dropped_does_not_count_as_found():
+    story = Story()
+    first, second = story.submit(name="first"), story.submit(name="second")
+    run = story.submit(config={"note": "run:first", "model": "run:second"})
+    tell(story, saved(20), run=first)
+    story.feed(events.HostReported, host(cpus=8))
+    story.describe(SCHEMA)
+    tell(story, run=second)
+    assert story.state(run).state is RunStateName.QUEUED
+    tell(story, saved(40), run=second)
+    assert inputs(story, run) == [(("model",), 40)]
+
+
+def test_a_note_with_the_text_of_a_reference_is_no_reference(story):
+    run = story.submit(config={"note": "run:train", "model": "run:train"})
+    tell(story, saved(20))
+    assert inputs(story, run) == [(("model",), 20)]
+
+
 def test_a_run_that_ended_without_such_a_checkpoint_fails_those_that_want_it(story):
     run = story.submit(config={"model": "run:train@best"})
     end(story, story.train)

@@ -232,7 +232,7 @@ class Ledger:
         self.send_place(run, attempt)
 
     def defer(self, run: Run, attempt: Attempt, refusal: CommandRefusedError) -> None:
-        """Take a run back that its host refused for the moment; it waits until the host certainly does not have it."""
+        """Take back a run that its host refused for now; it waits until the host certainly does not have it."""
         host = self.hosts[attempt.host]
         host.placed.pop(attempt.key, None)
         host.sent.pop(("place", *attempt.key), None)
@@ -246,14 +246,14 @@ class Ledger:
         self.move(run, RunStateName.QUEUED, host.held(self.at.mono), event="refused")
 
     def settle(self, attempt: Attempt, outcome: str) -> None:
-        """Queue a run again that a host had refused."""
+        """Settle a refused attempt; requeue its run if it was deferred."""
         self.hosts[attempt.host].unsettled.pop(attempt.key, None)
         attempt.outcome = outcome
         self.save_attempt(attempt)
         if (run := self.runs.get(attempt.run)) and run.id in self.queue.deferred:
             self.queue.add(run)
 
-    def take_back(self, run: Run, attempt: Attempt) -> None:
+    def return_to_host(self, run: Run, attempt: Attempt) -> None:
         """Return a run to a host that refused it and reports it now: an earlier offer had arrived."""
         host = self.hosts[attempt.host]
         self.queue.remove(run)

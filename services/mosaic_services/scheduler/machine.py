@@ -158,7 +158,7 @@ class Machine:
 
     def _attempt_reported(self, host: Host, report: AttemptReport) -> None:
         ledger = self.ledger
-        self._take_back(host, report)
+        self._return_to_host(host, report)
         found = ledger.open_attempt(host.name, report.run, report.attempt)
         if found is not None:
             run, attempt = found
@@ -178,7 +178,7 @@ class Machine:
             reason = f"the run {said_of(known.state)} already" if known and known.final else "it was given up"
             ledger.send_stop(host.name, report.run, report.attempt, reason)
 
-    def _take_back(self, host: Host, report: AttemptReport) -> None:
+    def _return_to_host(self, host: Host, report: AttemptReport) -> None:
         """Accept an attempt that the host refused and reports now: an earlier offer had arrived."""
         run = self.ledger.runs.get(report.run)
         attempt = run.attempts[-1] if run and run.attempts else None
@@ -188,7 +188,7 @@ class Machine:
             if run.final:
                 self.ledger.settle(attempt, run.state.value)
             else:
-                self.ledger.take_back(run, attempt)
+                self.ledger.return_to_host(run, attempt)
 
     def _never_arrives(self, host: Host, attempt: Attempt) -> bool:
         """Whether an earlier offer of a refused attempt can no longer arrive; called for each report without it."""
@@ -294,6 +294,7 @@ class Machine:
         if run.inputs or all(each.field in fields for each in run.references):
             return
         run.references = tuple(each for each in run.references if each.field in fields)
+        run.found = {field: found for field, found in run.found.items() if field in fields}
         if not run.references and run.id in self.ledger.queue.awaiting:
             self.ledger.queue.add(run)
 

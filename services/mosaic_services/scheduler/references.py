@@ -68,7 +68,7 @@ def fetch(ledger: Ledger) -> None:
 
 
 def resolve(ledger: Ledger, event: CheckpointsKnown) -> None:
-    """Let runs go whose checkpoints are known by now; fail those whose checkpoint will never be there."""
+    """Release runs whose checkpoints are now known; fail those whose checkpoint will never exist."""
     ledger.unanswered = event.problem
     for run in list(ledger.queue.awaiting.values()):
         if any(each.run == event.run for each in run.references):
@@ -105,7 +105,7 @@ def _resolve(ledger: Ledger, run: Run, event: CheckpointsKnown) -> None:
                 f"{said_of(source.state)}; it has saved: {_told(event.saved)}",
             )
             return
-    if len(run.found) == len(run.references):
+    if all(each.field in run.found for each in run.references):
         _release(ledger, run)
 
 
@@ -146,7 +146,7 @@ def _fail(ledger: Ledger, run: Run, reason: str) -> None:
 
 
 def waits_for(ledger: Ledger, run: Run) -> str:
-    """Say what a run waits for whose references are not resolved."""
+    """Say what a run with unresolved references waits for."""
     missing = [each for each in run.references if each.field not in run.found]
     text = f"waits for {listed([_said(ledger, each, state=True) for each in missing])}"
     return f"{text}; telemetry does not answer: {ledger.unanswered}" if ledger.unanswered else text

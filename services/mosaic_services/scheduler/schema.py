@@ -58,8 +58,8 @@ class ConfigSchema:
         self._needs = {each.get("name"): each.get("needs") for each in algorithms if each.get("runs") is False}
         self._environments = frozenset(environments)
         self._validator: Draft202012Validator | None = None
-        # References found in fields that take a path.
-        self._seen: set[str] = set()
+        # Fields that take a path and hold a reference.
+        self._seen: set[Field] = set()
         try:
             with _time_limit():
                 self._validator = _validator(schema, self._is_path)
@@ -82,12 +82,13 @@ class ConfigSchema:
         if not possible or self._validator is None:
             return possible
         self._seen.clear()
-        self.problems(config)
-        return tuple((field, text) for field, text in possible if text in self._seen)
+        self.problems(_placed(config))
+        return tuple((field, text) for field, text in possible if field in self._seen)
 
     def _is_path(self, value: object) -> bool:
         if isinstance(value, str) and is_reference(value):
-            self._seen.add(value)
+            if isinstance(value, _PlacedText):
+                self._seen.add(value.field)
             return parse(value) is not None
         return not isinstance(value, str) or value.startswith("/")
 
@@ -128,6 +129,26 @@ class ConfigSchema:
         self._validator = None
         said = error.message if isinstance(error, SchemaError) else f"{type(error).__name__}: {error}"
         self.broken = said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]}…"
+
+
+class _PlacedText(str):
+    """A text of a config that knows its field: a format checker is given nothing but the value."""
+
+    __slots__ = ("field",)
+    field: Field
+
+
+def _placed(value: Any, field: Field = ()) -> Any:
+    """Copy a config; each text of the copy knows its field."""
+    if isinstance(value, str):
+        text = _PlacedText(value)
+        text.field = field
+        return text
+    if isinstance(value, dict):
+        return {key: _placed(inner, (*field, key)) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_placed(inner, (*field, index)) for index, inner in enumerate(value)]
+    return value
 
 
 @contextmanager
