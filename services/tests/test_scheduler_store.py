@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 
 import pytest
+from scheduler_story import Story, host
 
+from mosaic_bus.commands import NewRun, SubmitMany
 from mosaic_bus.messages import AttemptPhase, ExitReport, FailureCategory, Input, Resources, RunSpec, RunStateName
+from mosaic_services.scheduler import events
 from mosaic_services.scheduler.errors import StoreError
-from mosaic_services.scheduler.instructions import RecordDecision
+from mosaic_services.scheduler.instructions import Publish, RecordDecision
 from mosaic_services.scheduler.model import Attempt, Ending, Reference, Run
 from mosaic_services.scheduler.store import DECISIONS_KEPT, Store, Unsaved
+from mosaic_services.scheduler.writer import Writer
 
 
 def a_run(number=1, **fields):
@@ -105,3 +110,33 @@ def test_a_file_that_is_no_store_is_refused_with_its_path(tmp_path):
     path.write_bytes(b"this is not a database" * 100)
     with pytest.raises(StoreError, match=r"s\.db"):
         Store(path)
+
+
+def test_nothing_is_published_of_runs_that_could_not_be_saved(store, monkeypatch):
+    story, released = Story(), []
+    story.feed(events.HostReported, host())
+
+    def withdraw(_failure, submitted):
+        for run in submitted:
+            for each in story.feed(events.Withdrawn, run):
+                writer.add(each)
+
+    def disk_full(_unsaved):
+        raise StoreError("s.db", "disk full")
+
+    async def scenario():
+        first, second = story.new_id(), story.new_id()
+        specs = {first: RunSpec(worker="w"), second: RunSpec(worker="w", after=(first,))}
+        story.ask(SubmitMany(runs=[NewRun(run=run, spec=spec) for run, spec in specs.items()]))
+        for each in story.out:
+            writer.add(each)
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "commit", disk_full)
+            await writer.flush()
+        await writer.flush()
+
+    writer = Writer(store, released.append, withdraw)
+    asyncio.run(scenario())
+    assert not writer.failure
+    assert not [each for each in released if isinstance(each, Publish)]
+    assert not store.load()

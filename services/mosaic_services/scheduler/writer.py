@@ -114,6 +114,10 @@ class Writer:
             self._held.pop(run, None)
             for unsaved in (self.unsaved, self.turn.unsaved):
                 unsaved.drop(run)
+        # Withdrawing a run cancels those of the same command that depend on it; neither exists any more.
+        self.turn.outputs = [
+            each for each in self.turn.outputs if not (isinstance(each, Publish) and each.state.run in turn.submitted)
+        ]
 
     def decisions(self, run: str) -> list[Decision]:
         """All decisions about a run, written or not."""
