@@ -77,6 +77,7 @@ def test_priority_changed_while_queued_moves_the_run_and_is_remembered(story):
     assert placed(story) == [second]
     story.ask(Prioritise(run=second, priority=1))
     assert refusal(story).code == "already_placed"
+    assert refusal(story).details.model_dump(exclude_defaults=True) == {"run": second, "state": "starting"}
     assert story.state(first).state is RunStateName.QUEUED
 
 
@@ -124,6 +125,7 @@ def test_runs_of_one_command_may_wait_for_each_other_but_not_in_a_circle(story):
     d, e = story.new_id(), story.new_id()
     story.ask(many(((d, spec(name="d", after=("e",))), (e, spec(name="e", after=("d",))))))
     assert refusal(story).code == "circular_after"
+    assert refusal(story).details.model_dump(exclude_defaults=True) == {"candidates": [d, e, d]}
     assert "d (" in refusal(story).message
     assert d not in story.machine.ledger.runs
     f = story.new_id()

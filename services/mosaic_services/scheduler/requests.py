@@ -165,7 +165,7 @@ def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
                 details = RefusalDetails(field="replaces", value=brief(spec.replaces))
                 said = f"replaces: no earlier run has the id {spec.replaces!r}"
                 raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, details)
-            after = _resolve(ledger, spec, batch, named)
+            after = _resolve_after(ledger, spec, batch, named)
         except CommandRefusedError as error:
             if len(given) == 1:
                 raise
@@ -197,7 +197,9 @@ def _what(run: Run) -> str:
     return f"{spec.worker}/{spec.profile}, {amounts(spec.resources)}{priority}{group}{again}"
 
 
-def _resolve(ledger: Ledger, spec: RunSpec, batch: dict[str, str], named: dict[str, list[str]]) -> tuple[str, ...]:
+def _resolve_after(
+    ledger: Ledger, spec: RunSpec, batch: dict[str, str], named: dict[str, list[str]]
+) -> tuple[str, ...]:
     """Find the runs of `after`."""
     found: dict[str, None] = {}
     for query in spec.after:
@@ -262,7 +264,7 @@ def _refuse_circles(new: list[Run]) -> None:
         circle.append(following)
     circle = [*circle[circle.index(following) :], following]
     said = " after ".join(f"{fresh[each].name} ({each[-6:]})" for each in circle[:_CIRCLE_NAMED])
-    details = RefusalDetails(field="after", candidates=circle[:100])
+    details = RefusalDetails(candidates=circle[:100])
     raise CommandRefusedError(RefusalCode.CIRCULAR_AFTER, f"these runs wait for each other: {said}", details)
 
 
@@ -309,13 +311,14 @@ def _prioritise(ledger: Ledger, command: Prioritise) -> str:
     """Change the priority of a waiting run, or of the waiting runs of a group."""
     if command.group:
         what, members = find_group(ledger.groups, command.group)
+        details = None
         waiting = [run for run in members.values() if run.state is RunStateName.QUEUED]
     else:
         run = find_run(ledger.runs, command.run, active=True)
-        what = f"{run.name} ({run.short})"
+        what, details = f"{run.name} ({run.short})", _about(run)
         waiting = [run] if run.state is RunStateName.QUEUED else []
     if not waiting:
-        raise CommandRefusedError(RefusalCode.ALREADY_PLACED, f"{what} does not wait in the queue")
+        raise CommandRefusedError(RefusalCode.ALREADY_PLACED, f"{what} does not wait in the queue", details)
     for run in waiting:
         before, run.priority = run.priority, command.priority
         ledger.queue.reorder(run)
