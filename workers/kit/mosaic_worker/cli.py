@@ -175,6 +175,7 @@ def _run(
         context = _context(metadata, document, emitter, stop)
         if _is_interactive(document):
             stop.raise_in_main = True  # It waits for requests, and has nowhere to ask whether to stop.
+            stop.check()  # A signal may have come before that.
             _answer_requests(interactive, context)
             summary = None
         else:

@@ -152,7 +152,7 @@ class Emitter:
         if info is not None:
             fields["info"] = info
         if extra:
-            fields.update({name: value for name, value in extra.items() if name not in _OWN_FIELDS})
+            fields.update({key: value for key, value in extra.items() if value is not None and key not in _OWN_FIELDS})
         self.last_step = step
         self._send(fields)
 

@@ -365,3 +365,13 @@ def test_sigterm_ends_interactive_mode(tiny):
     tiny.wait_for("pong")
     process.terminate()
     assert process.wait(60) == 143
+
+
+def test_sigterm_before_an_interactive_run_reads_requests_cancels_it(make_tiny, variant, tmp_path):
+    early = "    os.kill(os.getpid(), signal.SIGTERM)\n"
+    read = "from mosaic_worker import cli\nread = cli.read_document\ndef read_late(path):\n" + early
+    read += "    return read(path)\ncli.read_document = read_late\n\ndef run(context):"
+    tiny = make_tiny(variant(code={"def run(context):": read}), tmp_path)
+    process = tiny.start("--config", nested(tiny, interactive=True), stdin=subprocess.PIPE)
+    assert process.wait(20) == 143
+    assert names(tiny) == ["run_cancelled"]

@@ -55,6 +55,11 @@ def test_every_event_of_the_dialect_is_valid(journal, emitter):
     assert all(event.ts == 1700000000.123456 for event in events)
 
 
+def test_a_step_leaves_out_what_is_none(journal, emitter):
+    emitter.step(5, reward=None, mine=None, other=1)
+    assert lines(journal) == [{"event": "step", "step": 5, "other": 1, "ts": NOW}]
+
+
 def test_what_is_for_people_stands_in_the_log_too(journal, emitter, capfd):
     emitter.log("warning", "mind the gäp", step=4)
     assert lines(journal)[-1]["message"] == "mind the gäp"
