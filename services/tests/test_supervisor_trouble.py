@@ -254,6 +254,24 @@ def attempts_in(folder, spawn) -> tuple[Attempts, Bridge]:
     return Attempts(home, builder, SimpleNamespace(), bridge, frames, frozenset(), spawn), bridge
 
 
+@pytest.mark.parametrize("phase", ["preparing", "starting", "stopping"])
+def test_line_for_a_worker_that_has_not_started_is_refused_as_that(tmp_path, phase):
+    attempts, _ = attempts_in(tmp_path, None)
+    key = AttemptKey("01RUN", 1)
+    placed = Place(run=key.run, attempt=1, run_name="n", spec=RunSpec(worker="x", interactive=True))
+    folder = AttemptFolder(attempts.home, key)
+    folder.place(placed)
+    attempts.tracked[key] = Tracked(folder, placed)
+    attempts.machine.attempts[key] = machine.Attempt(phase=AttemptPhase(phase))
+    with pytest.raises(CommandRefusedError) as refused:
+        attempts.tell(key, "{}")
+    assert refused.value.code == "not_started"
+    folder.journal.write_text("{}")
+    with pytest.raises(CommandRefusedError) as refused:
+        attempts.tell(key, "{}")
+    assert refused.value.code == "already_ended"
+
+
 def test_much_that_happens_does_not_make_the_watcher_look_all_the_time(tmp_path, monkeypatch):
     """The run host could not be started, and the sweep after it takes a while."""
     monkeypatch.setattr(run_hosts, "sweep", lambda _: time.sleep(0.5) or 0)

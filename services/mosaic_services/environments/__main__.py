@@ -31,7 +31,7 @@ def main() -> int:
         recipe = recipe_for(arguments.worker, StackHome.find(arguments.home))
         environment = build(recipe, arguments.profile, lambda step, percent: say(step=step, percent=percent))
     except EnvironmentsError as error:
-        say(error=str(error)[:_LONGEST_ERROR], is_of_the_worker=isinstance(error, DescriptionError))
+        say(error=str(error)[:_LONGEST_ERROR], caused_by_worker=isinstance(error, DescriptionError))
         return 1
     except OSError as error:
         say(error=f"cannot build: {error}")

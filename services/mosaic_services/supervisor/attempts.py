@@ -158,8 +158,9 @@ class Attempts:
         except channel.ChannelFullError as error:
             raise _no_channel(key, RefusalCode.NOT_READING, str(error)) from None
         except channel.ChannelClosedError:
-            early = self.machine.attempts[key].phase in (AttemptPhase.PREPARING, AttemptPhase.STARTING)
-            raise _no_channel(key, RefusalCode.NOT_STARTED if early else RefusalCode.ALREADY_ENDED) from None
+            # Its phase does not tell: an attempt may be stopped before its worker has started.
+            started = tracked.folder.has_begun() or tracked.folder.has_exit()
+            raise _no_channel(key, RefusalCode.ALREADY_ENDED if started else RefusalCode.NOT_STARTED) from None
 
     async def adopt_all(self) -> None:
         """Take over what an earlier supervisor left."""
@@ -325,7 +326,7 @@ class Attempts:
             reason = str(error)
             if isinstance(error, OSError) and error.errno in _DISK_FULL:
                 reason = f"disk full: cannot write {tracked.folder.path}"
-            of_worker = isinstance(error, BuildFailedError) and error.is_of_the_worker
+            of_worker = isinstance(error, BuildFailedError) and error.caused_by_worker
             category = FailureCategory.APPLICATION if of_worker else FailureCategory.INFRASTRUCTURE
             await self.do(machine.PrepareFailed(key, reason, category))
         else:

@@ -55,11 +55,11 @@ class Broken(NamedTuple):
 
 
 class BuildFailedError(Exception):
-    """An environment could not be built; `is_of_the_worker` says whether the worker's own code is at fault."""
+    """An environment could not be built; `caused_by_worker` says whether the worker's own code is at fault."""
 
-    def __init__(self, message: str, *, is_of_the_worker: bool = False) -> None:
+    def __init__(self, message: str, *, caused_by_worker: bool = False) -> None:
         super().__init__(message)
-        self.is_of_the_worker = is_of_the_worker
+        self.caused_by_worker = caused_by_worker
 
 
 class Builder:
@@ -187,8 +187,8 @@ class Builder:
             env={**os.environ, MARK: build_mark(self._home)},
         )
         output = cast("asyncio.StreamReader", process.stdout)
-        error = "the build process ended without a word"
-        percent, is_of_the_worker = 0.0, False
+        error = "the build process ended without saying why"
+        percent, caused_by_worker = 0.0, False
         try:
             while line := await output.readline():
                 try:
@@ -199,7 +199,7 @@ class Builder:
                     continue  # Printed by something that the build runs.
                 percent = max(percent, said.get("percent", 0.0))
                 error = str(said.get("error", "" if said.get("done") else error))
-                is_of_the_worker = bool(said.get("is_of_the_worker"))
+                caused_by_worker = bool(said.get("caused_by_worker"))
                 self._progress[key] = progress = BuildProgress(
                     host=self._host,
                     worker=worker,
@@ -226,7 +226,7 @@ class Builder:
             )
             self._broken[key] = Broken(fingerprint, error, delay, time.monotonic() + delay)
             reason = f"environment {worker} ({profile}) could not be built: {error}"
-            raise BuildFailedError(reason, is_of_the_worker=is_of_the_worker)
+            raise BuildFailedError(reason, caused_by_worker=caused_by_worker)
 
     async def close(self) -> None:
         """Cancel all builds."""

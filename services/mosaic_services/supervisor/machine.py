@@ -174,7 +174,7 @@ class Attempt:
 
     phase: AttemptPhase = AttemptPhase.PREPARING
     exit: ExitReport | None = None
-    # Why its run host is gone. Set until its processes are swept; only then the attempt has ended.
+    # Why its run host is gone. Set until its processes are swept; only then has the attempt ended.
     lost: str | None = None
     # How it ended, while its last checkpoint is looked for; and whether the exit record is still to be written.
     ending: ExitReport | None = None
