@@ -103,13 +103,14 @@ def test_ctrl_c_while_waiting_leaves_the_run_going_and_says_how_to_stop_it(cli):
     run = cli.json("show", "unattended")["run"]
     assert (waiting.returncode, run["state"]) == (130, "running")
     assert f"mosaic cancel {run['run'][-6:]}" in errors
-    cli("cancel", "unattended")
+    assert "is being stopped on local" in cli("cancel", "unattended").stdout
 
 
 def test_cancelled_run_gives_4(cli):
     waiting = cli.start("submit", "--worker", "baseline", "name=victim", "episodes=1000000", "--wait")
     wait_until("the run to run", lambda: cli("runs", "--state", "running").stdout.count("victim"))
-    assert cli.json("cancel", "victim")["cancelled"][0]["name"] == "victim"
+    (cancelled,) = cli.json("cancel", "victim")["cancelled"]
+    assert (cancelled["name"], "victim" in cancelled["note"]) == ("victim", True)
     output, errors = waiting.communicate(timeout=60)
     assert waiting.returncode == 4, output + errors
     assert "cancelled" in output

@@ -27,7 +27,7 @@ def command(
     reason: Annotated[str, typer.Option("--reason", help="Stored with the run.")] = "cancelled by user",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Stop running runs and remove waiting ones from the queue. One refusal does not keep the others from it."""
+    """Stop running runs and remove waiting ones from the queue. If one is refused, the others are still stopped."""
     if (group is None) == (not runs):
         raise InputError("give either runs or a group", "mosaic cancel RUN   or   mosaic cancel --group GROUP")
     if group is not None:
@@ -41,13 +41,13 @@ def command(
         for each in runs or []:
             try:
                 run = find_run(bus, each, active=True)
-                bus.request("scheduler", Cancel(run=run.run, reason=reason))
+                note = bus.request("scheduler", Cancel(run=run.run, reason=reason)).note
             except CommandRefusedError as error:
                 refused.append(error)
                 continue
-            cancelled.append({"run": run.run, "name": run.name})
+            cancelled.append({"run": run.run, "name": run.name, "note": note})
             if not as_json:
-                print(f"cancelling {short(run.run)}  {run.name}", flush=True)
+                print(f"{short(run.run)}  {note}", flush=True)
     if as_json:
         print_json({"cancelled": cancelled, "refused": [{"code": one.code, "message": one.message} for one in refused]})
     if len(refused) == 1:
