@@ -229,7 +229,7 @@ class RunState(Model):
     started_at: float | None = Field(default=None, description="when the current attempt began to run")
     ended_at: float | None = None
     exit_code: int | None = None
-    detail: str = Field(default="", description="progress of a build, last log line of a failure")
+    detail: str = Field(default="", description="progress of a build, last log lines of a failure")
     priority: int = 0
     group: str = ""
     attempts: int = Field(default=1, description="how many attempts the run may have")

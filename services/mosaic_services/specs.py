@@ -51,7 +51,7 @@ class SpecError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that reads `1e-3` as a number. YAML 1.1 reads it as text, but learning rates are written so."""
+    """A safe loader that reads `1e-3` as a number. YAML 1.1 reads it as text, but rates are written that way."""
 
     def construct_document(self, node: yaml.Node) -> Any:
         # Makes the loader refuse an anchor that contains itself.

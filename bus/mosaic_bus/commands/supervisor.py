@@ -35,7 +35,8 @@ class Place(Command[Ack]):
     """Start an attempt on this host; the same (run, attempt) twice is one attempt.
 
     Refused with `unknown_worker`, `unknown_profile`, `unusable_environment`, `invalid_arguments`, `already_ended`,
-    `missing_file` (a checkpoint of `inputs` is gone).
+    `missing_file` (a checkpoint of `inputs` is gone), and for now with `host_unavailable` (such as a full disk) and
+    `stopping`.
     """
 
     name: ClassVar[str] = "place"

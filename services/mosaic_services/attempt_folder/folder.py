@@ -29,7 +29,7 @@ _log = Logger()
 
 # Free bytes that a disk must have for an attempt to begin. Its own files take a few kilobytes.
 _ROOM_BYTES = 1024 * 1024
-_DEFAULT_GRACE_S = 30.0
+_UNKNOWN_GRACE_S = 30.0
 
 Shape = TypeVar("Shape", bound=Model)
 
@@ -173,7 +173,7 @@ class AttemptFolder:
                 return float(found["grace_s"] if name == layout.ATTEMPT else found["spec"]["grace_s"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-        return _DEFAULT_GRACE_S
+        return _UNKNOWN_GRACE_S
 
     def has_begun(self) -> bool:
         """Whether the worker has written anything."""

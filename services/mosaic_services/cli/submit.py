@@ -43,7 +43,9 @@ def command(
     priority: Annotated[
         int | None, typer.Option("--priority", min=-1000, max=1000, help="Higher starts first; default 0.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for their end; the exit code is their outcome.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until they end; the exit code tells their outcome.")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Open `mosaic watch`; without a terminal, same as --wait.")
     ] = False,

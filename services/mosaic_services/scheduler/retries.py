@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GiveUp", "Retry", "judge", "rest_s"]
 
-# After FLAPS attempts in a row that ended in the same way within FLAP_S seconds, another would end so, too.
+# After FLAPS attempts in a row that ended in the same way within FLAP_S seconds, another would end the same way.
 FLAPS = 3
 FLAP_S = 10.0
 

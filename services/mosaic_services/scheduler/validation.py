@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "Schemas", "check_config", "check_submission"]
 
-# Limit for a config, which goes into every answer about its run. Data belongs into files.
+# Limit for a config, which goes into every answer about its run. Data belongs in files.
 MAX_CONFIG_BYTES = 1024 * 1024
 
 # (worker, profile, fingerprint) -> the schema of that environment's config
@@ -46,7 +46,7 @@ def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> 
     _check_size(spec)
     known = [host for host in hosts if host.state is not None]
     if not known:
-        warning = "no host has reported yet: worker, resources and configuration are checked when one does"
+        warning = "no host has reported yet: the config is checked later, and the run waits for a host that can take it"
         return [warning], check_config(spec, known, schemas)
     _check_environment(spec, known)
     checked = check_config(spec, known, schemas)

@@ -76,7 +76,9 @@ def run(
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without submitting them.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for their end; the exit code is their outcome.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until they end; the exit code tells their outcome.")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Open `mosaic watch`; without a terminal, same as --wait.")
     ] = False,
@@ -328,7 +330,9 @@ def cancel(
 @_command("rerun")
 def rerun(
     group: _GROUP,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for their end; the exit code is their outcome.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until they end; the exit code tells their outcome.")
+    ] = False,
     as_json: _JSON = False,
 ) -> None:
     """Submit the failed and lost runs of a sweep again."""
