@@ -18,7 +18,7 @@ from mosaic_bus.errors import LayoutError, StaleFrameError
 from mosaic_bus.frames import Frame, FrameReader
 from mosaic_bus.messages import FrameHandle
 from mosaic_worker.errors import FrameError
-from mosaic_worker.frames.ring import FrameWriter
+from mosaic_worker.frames.ring import FrameWriter, require_unused
 
 # A picture whose first four bytes are the checksum of the rest: whoever gets a torn one can tell.
 CHECKSUM_BYTES = 4
@@ -180,7 +180,7 @@ def test_a_handle_whose_picture_was_overwritten_says_so(folder):
         assert reader.read(first).number == 0
         for number in range(1, 4):
             writer.write(marked(number, (8, 8, 3)))
-        with pytest.raises(StaleFrameError, match=r"picture 0 of .* is gone: the newest is 3"):
+        with pytest.raises(StaleFrameError, match=r"frame 0 of .* is gone: the newest is 3"):
             reader.read(first)
 
 
@@ -196,6 +196,23 @@ def test_a_process_that_has_got_the_pid_of_the_writer_is_not_taken_for_it(folder
         assert (ours.writer_is_alive, other.writer_is_alive) == (True, False)
 
 
+def test_a_stream_is_unused_if_its_writers_pid_belongs_to_another_process(folder):
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    try:
+        writer = FrameWriter(folder)
+        writer.write(marked(0, (8, 8, 3)))
+        words = np.fromfile(writer.path, np.uint64)
+        words[7] = process.pid
+        words.tofile(writer.path)
+        require_unused(writer.path)
+        words[8] = int(Path(f"/proc/{process.pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[19])
+        words.tofile(writer.path)
+        with pytest.raises(FrameError):
+            require_unused(writer.path)
+    finally:
+        process.communicate()
+
+
 def test_files_that_are_no_ring_or_of_another_layout_are_refused(folder):
     writer = FrameWriter(folder)
     writer.write(marked(0, (8, 8, 3)))
@@ -203,7 +220,7 @@ def test_files_that_are_no_ring_or_of_another_layout_are_refused(folder):
     other = folder / "other.ring"
     for change, reason in (
         (lambda data: data[:100], "header alone"),
-        (lambda data: b"x" * len(data), "does not begin"),
+        (lambda data: b"x" * len(data), "wrong magic number"),
         (lambda data: data[:8] + (2).to_bytes(8, "little") + data[16:], "layout 2, and 1 is known"),
         (lambda data: data[:24] + (63).to_bytes(8, "little") + data[32:], "does not fit"),
     ):

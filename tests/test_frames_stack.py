@@ -196,7 +196,7 @@ def test_worker_or_run_host_killed_leaves_no_pictures_and_a_word_when_the_last_w
     said = Cli(shared_stack.home.path)("frames", run).stdout
     assert "its last frame was at" in said
     refused = Cli(shared_stack.home.path)("frames", run, "--save", "never.png", code=1).stderr
-    assert "has no frames any more: the last was" in refused
+    assert "no longer has frames; the last one was" in refused
 
 
 @pytest.mark.slow

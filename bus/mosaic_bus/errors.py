@@ -154,24 +154,24 @@ class FrameError(BusError):
 
 
 class LayoutError(FrameError):
-    """A file is no ring of pictures, or one of a layout that is not known here."""
+    """A file is not a ring of frames, or has a layout that this version does not know."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} cannot be read as pictures: {reason}")
+        super().__init__(f"{path} cannot be read as frames: {reason}")
         self.path = path
 
 
 class StaleFrameError(FrameError):
-    """A handle names a picture that is no longer there."""
+    """A handle names a frame that is no longer there."""
 
     def __init__(self, path: str, number: int, reason: str) -> None:
-        super().__init__(f"picture {number} of {path} is gone: {reason}")
+        super().__init__(f"frame {number} of {path} is gone: {reason}")
         self.path = path
         self.number = number
 
 
 class PillowMissingError(FrameError):
-    """Pictures from another machine are JPEG, and what decodes them is not installed."""
+    """Pictures from another machine are JPEGs, and Pillow is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("pictures from another machine are JPEG, and Pillow is not here: pip install pillow")
+        super().__init__("pictures from another machine are JPEGs, and Pillow is not installed: pip install pillow")

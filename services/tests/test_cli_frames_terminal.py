@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from mosaic_bus.errors import NoAnswerError
 from mosaic_bus.frames import Frame
-from mosaic_services.cli.frames.terminal import draw
+from mosaic_services.cli.frames.terminal import draw, watch_frames
 
 CELL = re.compile(r"\x1b\[38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)m|▀|\x1b\[0m")
 
@@ -63,3 +65,9 @@ def test_a_picture_made_smaller_is_the_right_way_up():
     assert seen.shape == (40, 60, 3), "pixels are square: a character is about twice as high as it is wide"
     corners = [seen[0, 0], seen[0, -1], seen[-1, 0], seen[-1, -1]]
     assert [corner.tolist() for corner in corners] == [[255, 0, 0], [0, 255, 0], [0, 0, 255], [0, 0, 0]]
+
+
+def test_watching_gives_up_when_services_are_silent_too_long():
+    feed = SimpleNamespace(is_over=False, silent={"scheduler": 1e6}, next=lambda _wait: pytest.fail("it goes on"))
+    with pytest.raises(NoAnswerError):
+        watch_frames(feed)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
+import time
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from ulid import ULID
 
-from mosaic_bus.commands import Logs, Rows
+from mosaic_bus.commands import Logs, Rows, SeriesResult
 from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
 from mosaic_services.cli.watch.endings import Endings
-from mosaic_services.cli.watch.feed import View
-from mosaic_services.cli.watch.panel import table
+from mosaic_services.cli.watch.feed import Feed, View
+from mosaic_services.cli.watch.panel import header, table
 from mosaic_services.cli.watch.screen import Screen
 
 
@@ -226,3 +227,64 @@ def test_ended_run_offers_no_cancel_and_keys_open_pages():
         assert screen._obey("escape")
         assert screen._page is None
     assert len(screen._hints()) <= 80
+
+
+def test_lines_that_are_not_stored_yet_are_not_called_lost():
+    text = header(view_of((one := state(), summary(run=one.run, missing=3))), 120).plain
+    assert "missing 3" in text
+    assert "lost" not in text
+
+
+class Telemetry:
+    """A bus with two live runs whose summaries never change; `while_asked` is called within each request."""
+
+    def __init__(self) -> None:
+        self.states = [state(), state()]
+        self.log = "first"
+        self.while_asked = lambda: None
+
+    def follow(self, **_):
+        return self
+
+    def __enter__(self):
+        runs = {each.run: each for each in self.states}
+        return SimpleNamespace(runs=runs, counts={}, summaries={}, hosts={}, silent={}, wait=lambda _seconds: None)
+
+    def __exit__(self, *_):
+        pass
+
+    def request(self, _service, command, timeout):
+        self.while_asked()
+        if isinstance(command, Logs):
+            return Rows(rows=[{"line": f"{self.log} {command.run}"}])
+        return SeriesResult(metric=command.metric, steps=[], values=[], lows=[], highs=[], times=[], points=0)
+
+
+@pytest.fixture
+def opened():
+    """A feed whose thread has ended, so that a test says when it looks; the first run is open."""
+    bus = Telemetry()
+    feed = Feed(bus, bus.states[0].run)
+    feed.close()
+    return bus, feed
+
+
+def test_details_of_a_run_that_was_left_meanwhile_are_not_shown(opened):
+    bus, feed = opened
+    feed.look_at(bus.states[0].run)
+    bus.while_asked = lambda: feed.look_at(bus.states[1].run)
+    feed._look(bus.__enter__())
+    assert (feed.view.series, feed.view.log) == (None, [])
+    bus.while_asked = lambda: None
+    feed._look(bus.__enter__())
+    assert feed.view.log == [f"first {bus.states[1].run}"]
+
+
+def test_log_of_a_live_run_is_asked_for_although_its_journal_is_silent(opened, monkeypatch):
+    bus, feed = opened
+    feed._look(bus.__enter__())
+    bus.log = "second"
+    later = time.monotonic() + 2
+    monkeypatch.setattr("mosaic_services.cli.watch.feed.time.monotonic", lambda: later)
+    feed._look(bus.__enter__())
+    assert feed.view.log == [f"second {bus.states[0].run}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import time
@@ -33,7 +32,9 @@ _ASK_S = 1.0
 _LOOK_S = 0.004
 _RENEW_S = 2.0
 _ANSWER_S = 5.0
-# Frames are for looking at: who is slow sees fewer, not older ones.
+# How long `frames` waits for services that are silent while no frame comes; a restart takes a few seconds.
+_OUTAGE_S = 60.0
+# Frames are for looking at: a slow reader sees fewer frames, not older ones.
 _FRAMES_KEPT = 4
 
 
@@ -61,7 +62,7 @@ class FrameFeed:
         self.run = self.state.run
         self._view = bus.follow(runs=[self.run], hosts=False, summaries=False)
         # Asked meanwhile: what is in shared memory goes on while a service is restarted and does not answer.
-        self._asked: Future[tuple[RunState, list[FrameStream]]] | None = bus.begin(self._ask())
+        self._asked: Future[tuple[RunState, list[FrameStream] | None]] | None = bus.begin(self._ask())
         self._hear(self._asked)
 
     def __enter__(self) -> Self:
@@ -75,8 +76,16 @@ class FrameFeed:
         """Whether no more can come."""
         return self.state.state.final and not self.streams
 
+    @property
+    def silent(self) -> dict[str, float]:
+        """Services that would report the run's end but have not been heard for some seconds, with the seconds."""
+        return self._view.silent
+
     def frames(self, timeout: float | None = None) -> Iterator[Frame]:
-        """Yield frames until the run has ended, or until there was none for `timeout` seconds."""
+        """Yield frames until the run has ended, or until there was none for `timeout` seconds.
+
+        Raise `NoAnswerError` if there was none for a minute and the services were silent as long.
+        """
         silent_since = time.monotonic()
         while not self.is_over:
             frame = self.next(0.1)
@@ -86,6 +95,10 @@ class FrameFeed:
                 silent_since = time.monotonic()
             elif timeout is not None and now - silent_since >= timeout:
                 return
+            elif now - silent_since > _OUTAGE_S:
+                for service, seconds in self.silent.items():
+                    if seconds > _OUTAGE_S:
+                        raise NoAnswerError(service, "heartbeat", seconds)
 
     def next(self, wait: float) -> Frame | None:
         """Wait at most so many seconds for a new frame."""
@@ -116,24 +129,29 @@ class FrameFeed:
             self._source.close()
             self._source = None
 
-    async def _ask(self) -> tuple[RunState, list[FrameStream]]:
-        """Where the run is, and which streams it has there."""
+    async def _ask(self) -> tuple[RunState, list[FrameStream] | None]:
+        """Return the run's state, and its streams if its host answers; a run that has ended needs no answer."""
         request = self._bus.client.request
         state = self._view.runs.get(self.run, self.state)
-        found: list[FrameStream] = []
-        if state.host:
-            with contextlib.suppress(CommandRefusedError):  # It is not there yet, or any more.
-                found = (await request(topics.supervisor(state.host), FrameStreams(run=self.run), _ANSWER_S)).streams
-        return state, found
+        if not state.host:
+            return state, []
+        try:
+            answer = await request(topics.supervisor(state.host), FrameStreams(run=self.run), _ANSWER_S)
+        except CommandRefusedError:  # it is not there yet, or not any more
+            return state, []
+        except NoAnswerError:
+            state = self._view.runs.get(self.run, state)
+            return state, [] if state.state.final else None
+        return state, answer.streams
 
-    def _hear(self, asked: Future[tuple[RunState, list[FrameStream]]]) -> None:
-        """Take in what was asked; without an answer things are taken to be as they were."""
+    def _hear(self, asked: Future[tuple[RunState, list[FrameStream] | None]]) -> None:
+        """Take the answer; without one, keep the last streams."""
         try:
             self.state, found = asked.result()
-        except NoAnswerError:
-            return
         finally:
             self._asked, self._ask_at = None, time.monotonic() + _ASK_S
+        if found is None:
+            return
         live = [each for each in found if each.writer != "ended"]
         self.streams = [each for each in live if self._stream in (None, each.newest.stream)]
         self._choose_source()

@@ -225,8 +225,7 @@ class FrameReader:
         )
 
     def _lock(self, at: int) -> int:
-        # It need not be read in one piece: one that is put together from two is neither of them, and never the one
-        # that is wanted, whose bytes would all have to be there.
+        # It need not be read in one piece. A torn read never equals the wanted value.
         return int.from_bytes(self._read(_WORD, at), sys.byteorder)
 
     def _read(self, size: int, at: int) -> bytes:
@@ -273,7 +272,7 @@ class FrameReader:
 def _what_is_wrong(words: tuple[int, ...], size: int) -> str:
     magic, layout, header_bytes, slots, stride, capacity = words[:6]
     if magic != MAGIC:
-        return "it does not begin as one"
+        return "it is not a ring of frames: wrong magic number"
     if layout != LAYOUT:
         return f"it has layout {layout}, and {LAYOUT} is known here"
     whole = header_bytes == HEADER_BYTES and 0 < slots <= _MOST_SLOTS and stride == SLOT_HEADER_BYTES + capacity

@@ -211,7 +211,7 @@ def _require_frames(state: RunState, streams: list[FrameStream]) -> None:
     if all(each.writer == "ended" for each in streams):
         last = max(each.newest.wall for each in streams)
         raise CliError(
-            f"run {short(state.run)} ({state.state}) has no frames any more: the last was {ago(last)}",
+            f"run {short(state.run)} ({state.state}) no longer has frames; the last one was {ago(last)}",
             "frames exist only while a run is live",
             code=FAILED,
         )

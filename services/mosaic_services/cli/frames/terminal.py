@@ -12,6 +12,7 @@ from PIL import Image
 from mosaic_services.cli.display.figures import of_frame
 from mosaic_services.cli.display.keys import Keys
 from mosaic_services.cli.display.output import ago, plain
+from mosaic_services.cli.wait.silence import require_answers
 
 if TYPE_CHECKING:
     from mosaic_bus.frames import Frame
@@ -52,6 +53,7 @@ def watch_frames(feed: FrameFeed) -> None:
         sys.stdout.write(_ALTERNATE)
         try:
             while not feed.is_over:
+                require_answers(feed.silent)
                 frame = feed.next(_FRAME_S) or frame
                 _show(feed, frame)
                 if keys.next(_KEY_S) in {"q", "escape"}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ _ANSWER_S = 2.0
 # Changes are gathered for this long before they are shown, and the rate of events is measured over the second.
 _PACE_S = 0.2
 _RATE_S = 1.0
+# How often the log of a live run is asked for.
+_LOG_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,9 @@ class Feed:
         self._counted: tuple[float, dict[str, int]] | None = None
         # An open run that ended long ago, and the latest details of the open run.
         self._old: tuple[RunState, RunSummary | None] | None = None
-        self._asked: tuple[str, RunSummary | None] | None = None
+        self._asked: tuple[str, RunSummary | None, float] | None = None
+        # Guards `focus` and `view` together: a view with details of a run that is no longer open is never shown.
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self.fresh = threading.Event()
@@ -90,9 +95,10 @@ class Feed:
 
     def look_at(self, run: str | None) -> None:
         """Open a run, or none."""
-        self.focus = run
-        self.view = replace(self.view, series=None, log=[])
-        self._asked = None
+        with self._lock:
+            self.focus = run
+            self.view = replace(self.view, series=None, log=[])
+            self._asked = None
         self._wake.set()
 
     def close(self) -> None:
@@ -110,7 +116,7 @@ class Feed:
             except NoAnswerError as error:
                 self._note_silence({error.service: time.monotonic() - began})
             except BusError as error:
-                self.view = replace(self.view, trouble=str(error))
+                self._say(str(error))
             self.fresh.set()
             self._wake.wait(_RATE_S)
 
@@ -124,14 +130,19 @@ class Feed:
             self._wake.clear()
 
     def _note_silence(self, silent: dict[str, float]) -> None:
-        self.view = replace(self.view, trouble=", ".join(f"{service} does not answer" for service in silent))
+        self._say(", ".join(f"{service} does not answer" for service in silent))
         try:
             require_answers(silent)
             self.gone = None
         except NoAnswerError as error:
             self.gone = error
 
+    def _say(self, trouble: str) -> None:
+        with self._lock:
+            self.view = replace(self.view, trouble=trouble)
+
     def _look(self, live: PlainFollower) -> None:
+        focus = self.focus
         counts, states, summaries = live.counts, list(live.runs.values()), live.summaries
         view = replace(
             self.view,
@@ -143,10 +154,13 @@ class Feed:
             loaded=True,
             group=_group_state(self._group, states, counts) if self._group and states else None,
         )
-        if self.focus and not view.trouble:
+        if focus and not view.trouble:
             with contextlib.suppress(BusError):  # shown as trouble as soon as its heartbeat is missed
-                view = self._look_closely(view, self.focus)
-        self.view = view
+                view = self._look_closely(view, focus)
+        with self._lock:
+            if self.focus != focus:
+                view, self._asked = replace(view, series=None, log=[]), None
+            self.view = view
 
     @staticmethod
     def _shown(states: list[RunState]) -> list[RunState]:
@@ -159,8 +173,12 @@ class Feed:
     def _look_closely(self, view: View, run: str) -> View:
         if view.run(run) is None:
             view = self._with_old(view, run)
-        summary = view.summaries.get(run)
-        if self._asked == (run, summary):
+        summary, state = view.summaries.get(run), view.run(run)
+        now = time.monotonic()
+        # The log grows without the journal, and no message tells of it.
+        patience = _LOG_S if state is not None and not state.state.final else math.inf
+        asked = self._asked
+        if asked is not None and asked[:2] == (run, summary) and now < asked[2] + patience:
             return view
         try:
             series = self._bus.request(
@@ -169,7 +187,7 @@ class Feed:
             rows = self._bus.request("telemetry", Logs(run=run, tail=8), timeout=_ANSWER_S).rows
         except CommandRefusedError:  # it has written nothing yet
             return view
-        self._asked = (run, summary)
+        self._asked = (run, summary, now)
         return replace(view, series=series, log=[str(row["line"]) for row in rows])
 
     def _with_old(self, view: View, run: str) -> View:

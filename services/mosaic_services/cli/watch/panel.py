@@ -47,10 +47,11 @@ def header(view: View, width: int) -> Text:
         used = sum(host.memory_used_mb for host in view.hosts) / 1024
         memory = sum(host.total.memory_mb for host in view.hosts) / 1024
         parts.append(Text(f"{given:g}/{cpus:g} CPU  {used:.1f}/{memory:.0f} GB", style="default"))
-    lost = sum(each.missing for each in view.summaries.values())
+    missing = sum(each.missing for each in view.summaries.values())
     repaired = sum(each.repaired for each in view.summaries.values())
     tail = Text("" if view.events_per_s is None else f"events {view.events_per_s:,.0f}/s  ")
-    tail.append(f"lost {lost:,}", style="bold red" if lost else "default")
+    # Not lost: their journals still hold them.
+    tail.append(f"missing {missing:,}", style="bold yellow" if missing else "default")
     tail.append(f"  repaired {repaired:,}")
     text = _joined([*parts, tail], width)
     if view.trouble:

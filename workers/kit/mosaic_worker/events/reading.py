@@ -105,7 +105,7 @@ def read_event(found: object) -> Event:
 
 
 def malformed(reason: str) -> dict[str, Any]:
-    """Make the fields of the event that stands for a line that is none."""
+    """Make the fields of the `malformed` event for an unreadable line."""
     return {"event": Kind.MALFORMED.value, "reason": reason}
 
 

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-__all__ = ["FORMER_KEYS", "FORMER_NAMES", "NESTS", "TERMINAL_EVENTS", "Kind"]
+__all__ = ["FORMER_KEYS", "FORMER_LENGTH", "FORMER_NAMES", "FORMER_NANOSECONDS", "NESTS", "TERMINAL_EVENTS", "Kind"]
 
 
 class Kind(StrEnum):
@@ -20,6 +20,7 @@ class Kind(StrEnum):
     SCALARS = "scalars"
     LOG = "log"
     ARTIFACT = "artifact"
+    REPLY = "reply"
     MALFORMED = "malformed"  # stands for a line that is no event; never written by a worker
 
 

@@ -140,7 +140,7 @@ class FrameWriter:
         finally:
             os.close(file)
         header = np.frombuffer(mapped, np.uint64, HEADER_BYTES // _WORD)
-        pid, started, boot = _who_am_i()
+        pid, started, boot = _identity(os.getpid())
         header[:12] = (
             *(MAGIC, LAYOUT, HEADER_BYTES, self._slots, stride, stride - SLOT_HEADER_BYTES),
             *(self.epoch + 1, pid, started, boot, LIVE, self.published),
@@ -195,15 +195,19 @@ def require_unused(path: Path) -> None:
         return
     if header.size < HEADER_BYTES // _WORD or header[_STATE] != LIVE or header[_PID] == os.getpid():
         return
-    if Path(f"/proc/{header[_PID]}").exists():
-        raise FrameError(f"{path} is written by process {header[_PID]} already")
+    pid, started, boot = (int(word) for word in header[_PID : _PID + 3])
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        if _identity(pid) == (pid, started, boot):
+            raise FrameError(f"{path} is written by process {pid} already")
 
 
-def _who_am_i() -> tuple[int, int, int]:
+def _identity(pid: int) -> tuple[int, int, int]:
     """Return pid, start time in clock ticks since boot, and boot id, which together identify a process."""
-    stat = Path("/proc/self/stat").read_bytes().rsplit(b")", 1)[1].split()
+    stat = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
+    if stat[0] in {b"Z", b"X"}:
+        raise ProcessLookupError(f"process {pid} has ended")
     try:
         boot = int(Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")[:16], 16)
     except (OSError, ValueError):
         boot = 0
-    return os.getpid(), int(stat[19]), boot
+    return pid, int(stat[19]), boot
