@@ -445,7 +445,7 @@ class FrameHandle(Model):
     attempt: AttemptNumber
     stream: str = Field(description="a run can have several, such as one for each agent")
     file: str = Field(description="the ring, in the shared memory of the host")
-    epoch: int = Field(description="how often the file has been made anew")
+    epoch: int = Field(description="1 for a writer's first file, plus 1 for each replacement")
     slot: int = Field(ge=0)
     number: int = Field(ge=0, description="counts the pictures of a stream, from 0")
     shape: tuple[int, ...] = Field(description="height, width and, unless it is 1, channels, as it is in the ring")

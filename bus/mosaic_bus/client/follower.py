@@ -28,7 +28,7 @@ _log = Logger()
 
 # Services send a heartbeat every second; a busy machine may delay a few.
 _SILENT_AFTER_S = 5.0
-# The last message about a run may get lost, and then no gap shows it: so often changes are asked for.
+# The last message about a run may get lost, and then no gap shows it, so changes are asked for at this interval.
 _AUDIT_S = 10.0
 # The same for summaries of ended runs, until they are complete; the interval doubles up to the second value.
 _ENDING_ASK_S = (0.5, 30.0)

@@ -43,7 +43,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed since a reader last looked; it is gone if the view does not have it any more."""
+    """What changed since a reader last looked; an id that the view no longer has is gone."""
 
     revision: int
     runs: frozenset[str] = frozenset()
@@ -111,7 +111,7 @@ class LiveView:
         return self._store(state)
 
     def take_snapshot(self, result: SnapshotResult, *, whole: bool) -> list[str]:
-        """Take in a snapshot; return runs that have ended or gone unheard, since a whole snapshot lacks them."""
+        """Take in a snapshot; return unfinished runs that a whole snapshot lacks: their end was missed."""
         if result.version < self.version:  # another scheduler, which has never heard of these runs
             for run in list(self.runs):
                 self.drop(run)
@@ -185,7 +185,7 @@ class LiveView:
 
 
 def _order(summary: RunSummary) -> tuple[int, int, bool]:
-    """Later attempts are newer; so are more events, and of as many the summary that is complete."""
+    """Later attempts are newer; then more events; then complete before incomplete."""
     return (summary.attempt, summary.events, summary.complete)
 
 

@@ -67,7 +67,7 @@ class Bus:
         return self.call(self.client.request(service, command, timeout))
 
     def begin(self, coroutine: Coroutine[object, object, Value]) -> Future[Value]:
-        """Run a coroutine of `client` in the background; the future has its result."""
+        """Run a coroutine on the bus's loop; return its future."""
         if not self._thread.is_alive():
             coroutine.close()
             raise BusError("this bus is closed: open another")
@@ -81,9 +81,10 @@ class Bus:
     def frames(
         self, run: str, stream: str | None = None, *, remote: bool = False, timeout: float | None = None
     ) -> Iterator[Frame]:
-        """Yield a run's pictures as they come; end with the run, or after `timeout` seconds without one.
+        """Yield a run's frames as they come; end with the run, or after `timeout` seconds without one.
 
-        They come from shared memory if the run is on this machine, else (or if `remote`) as JPEG off the bus.
+        They come from shared memory if the run is on this machine, else (or if `remote`) as JPEG over the bus. Raise
+        `NoAnswerError` if no frame came for a minute and the services were silent as long.
         """
         from mosaic_bus.frames.feed import FrameFeed  # noqa: PLC0415 - needs numpy, which takes a moment
 

@@ -48,7 +48,7 @@ class JournalWatch:
                 asyncio.get_running_loop().add_reader(self._inotify, self._read, self._inotify)
             watch = _called(_libc.inotify_add_watch(self._inotify, os.fsencode(journal), _IN_MODIFY))
         except OSError as error:
-            _log.warning("answers of an interactive run will be late", journal=str(journal), reason=str(error))
+            _log.warning("cannot watch a journal: replies will be delayed", journal=str(journal), reason=str(error))
         else:
             self._watches[watch] = stream
 

@@ -38,7 +38,7 @@ def is_of_the_store(error: Exception) -> bool:
 def explain(error: Exception, path: Path) -> str:
     """Say why the store cannot be written, and what to do."""
     if _is_full(error, path):
-        return f"disk full: cannot write {path}; nothing is lost while the journals are kept, free some space"
+        return f"disk full: cannot write {path}; free some space; nothing is lost while the journals are kept"
     return f"cannot write {path}: {error}"
 
 
