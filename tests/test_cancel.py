@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 PPO = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 10_000_000, "seed": 1}
 GRACE_S = 60
 """Long enough for a starved machine: what counts is that the worker ends before it is over."""
-SLOWER = 10
-"""How many times as long a cancel may take beside busy loops: 16 with a full teardown, 6 without."""
 
 
 @contextlib.contextmanager
@@ -38,11 +35,10 @@ def busy_loops() -> Iterator[None]:
             loop.wait()
 
 
-def cancel_training(stack: Stack) -> float:
-    """Cancel a training in the middle; return the seconds from the command to the worker's end."""
+def cancel_training(stack: Stack) -> None:
+    """Cancel a training in the middle, and see that it ends by itself with a checkpoint."""
     run = stack.submit(worker="cleanrl", config=PPO, resources={"cpus": 1, "memory_mb": 512}, grace_s=GRACE_S)
     wait_until("it learns", lambda: stack.journal(run).exists() and '"scalars"' in stack.journal(run).read_text())
-    began = time.time()
     stack.cancel(run)
     assert stack.wait_final(run).state == "cancelled"
     ending = json.loads((stack.home.runs / run / "1" / "exit.json").read_text())
@@ -51,7 +47,6 @@ def cancel_training(stack: Stack) -> float:
     assert events[-1]["event"] == "run_cancelled"
     (saved,) = [each for each in events[-3:] if each["event"] == "checkpoint_saved"]
     assert (stack.home.runs / run / "1" / saved["path"]).is_file()
-    return float(ending["ended_at"]) - began
 
 
 @pytest.mark.slow
@@ -59,8 +54,7 @@ def cancel_training(stack: Stack) -> float:
 def test_cancelled_training_ends_by_itself_on_a_busy_machine(tmp_path):
     with Stack(tmp_path / "home") as stack:
         build(recipe_for("cleanrl", stack.home), "default", lambda _step, _percent: None)
-        idle = min(cancel_training(stack) for _ in range(3))
         with busy_loops():
-            busy = min(cancel_training(stack) for _ in range(3))
-    assert busy < SLOWER * idle, f"{busy:.2f} s with busy loops, {idle:.2f} s without"
+            for _ in range(3):
+                cancel_training(stack)
     assert stack.leftovers() == []

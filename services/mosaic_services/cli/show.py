@@ -72,7 +72,7 @@ def command(
     if summary is not None:
         _section("results", _results(summary, folder / str(summary.attempt), results))
     if artifacts:
-        _section("files", _files(artifacts, folder))
+        _section("files", _files(artifacts))
     if streams:
         _section("events and logs", _streams(streams))
     if trouble:
@@ -117,12 +117,12 @@ def _artifacts(bus: Bus, summary: RunSummary | None) -> list[dict[str, Any]]:
     return [{"attempt": summary.attempt, **read_line(row["line"]).fields} for row in rows]
 
 
-def _files(artifacts: list[dict[str, Any]], folder: Path) -> Table:
+def _files(artifacts: list[dict[str, Any]]) -> Table:
     rows = table("kind", "path")
     rows.show_header = False
     for each in artifacts:
-        path = folder / str(each["attempt"]) / plain(str(each.get("path", "")))
-        rows.add_row(plain(str(each.get("kind", ""))), str(path))
+        # Relative to the run's folder, which is shown above: a whole path does not fit in a narrow terminal.
+        rows.add_row(plain(str(each.get("kind", ""))), f"{each['attempt']}/{plain(str(each.get('path', '')))}")
     return rows
 
 
