@@ -113,7 +113,7 @@ class Resources(Model):
     cpus: Number = Field(default=1.0, gt=0, le=4096, description="CPU cores; fractions are allowed")
     memory_mb: Whole = Field(default=1024, gt=0, le=64 * 1024 * 1024, description="memory in MiB")
     gpus: Number = Field(
-        default=0, ge=0, le=1024, description="GPUs: whole ones, for this run alone, or a share of one, such as 0.5"
+        default=0, ge=0, le=1024, description="whole GPUs for this run alone, or a share of one, such as 0.5"
     )
 
     @field_validator("gpus")
@@ -143,9 +143,9 @@ class Retries(Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max: Whole = Field(default=0, ge=0, le=100, description="how many further attempts there may be")
+    max: Whole = Field(default=0, ge=0, le=100, description="maximum number of further attempts")
     on: tuple[Literal["infrastructure", "application"] | ExitCode, ...] = Field(
-        default=("infrastructure",), description="categories of failure, and exit codes, that are tried again"
+        default=("infrastructure",), description="categories of failure and exit codes that are retried"
     )
     delay_s: Number = Field(default=5.0, ge=0, le=3600, description="wait before the second attempt; doubles each time")
 
@@ -199,7 +199,7 @@ class RunSpec(Model):
         default=False, description="if no host could ever take it: wait for one to join, instead of being refused"
     )
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,80}$", description="the sweep that the run belongs to")
-    replaces: str = Field(default="", description="the run of which this one is a repetition")
+    replaces: str = Field(default="", description="the run that this one repeats")
 
     @field_validator("uses")
     @classmethod
@@ -232,9 +232,9 @@ class RunState(Model):
     detail: str = Field(default="", description="progress of a build, last log lines of a failure")
     priority: int = 0
     group: str = ""
-    attempts: int = Field(default=1, description="how many attempts the run may have")
-    next_attempt_at: float | None = Field(default=None, description="queued for another attempt: not before")
-    replaces: str = Field(default="", description="the run of which this one is a repetition")
+    attempts: int = Field(default=1, description="maximum number of attempts")
+    next_attempt_at: float | None = Field(default=None, description="earliest start of the next attempt")
+    replaces: str = Field(default="", description="the run that this one repeats")
     version: int = Field(default=0, description="grows with every change of any run: of two states the larger is newer")
 
 
@@ -249,7 +249,7 @@ class AttemptPhase(StrEnum):
 
 
 class Checkpoint(Model):
-    """From where a run can go on."""
+    """A checkpoint that a run can resume from."""
 
     path: str = Field(description="absolute, on the host where it was saved")
     step: int | None = Field(default=None, ge=0, lt=2**63)
@@ -281,7 +281,7 @@ class ExitReport(Model):
     ended_at: float
     max_rss_mb: float = 0.0
     last_lines: list[str] = Field(default_factory=list, description="end of its log when it failed")
-    phase: AttemptPhase | None = Field(default=None, description="how far it had come")
+    phase: AttemptPhase | None = Field(default=None, description="the phase that it had reached")
     limit: Literal["memory", "wall"] | None = Field(default=None, description="the limit for which it was stopped")
     checkpoint: Checkpoint | None = Field(default=None, description="the last one saved, if the worker can resume")
 
@@ -310,7 +310,7 @@ class AttemptReport(Model):
     started_at: float | None = None
     exit: ExitReport | None = Field(default=None, description="set once phase is ended")
     usage: Usage = Field(default_factory=Usage)
-    warnings: list[str] = Field(default_factory=list, description="limits that it comes close to")
+    warnings: list[str] = Field(default_factory=list, description="limits that it approaches")
     warm: bool = Field(default=False, description="it was started from a preloaded template")
 
 
@@ -327,13 +327,13 @@ class EnvironmentStatus(Model):
 class Gpu(Model):
     """One GPU of a host."""
 
-    id: str = Field(pattern=r"^[A-Za-z0-9-]+$", description="as it stands in CUDA_VISIBLE_DEVICES")
+    id: str = Field(pattern=r"^[A-Za-z0-9-]+$", description="as in CUDA_VISIBLE_DEVICES")
     name: str = ""
     memory_mb: int = 0
 
 
 class HostState(Model):
-    """All that the scheduler needs to know about a host."""
+    """What the scheduler needs to know about a host."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -404,7 +404,7 @@ class Batch(Model):
 
 
 class StreamTail(Model):
-    """How far a stream goes by now."""
+    """The current end of a stream."""
 
     run: RunId
     attempt: AttemptNumber
@@ -414,7 +414,7 @@ class StreamTail(Model):
 
 
 class StreamTails(Model):
-    """All streams of a host that are not yet known to be stored whole."""
+    """All streams of a host that are not yet stored completely."""
 
     host: HostName
     tails: list[StreamTail]
@@ -427,7 +427,7 @@ class StoredPosition(Model):
     attempt: AttemptNumber
     kind: StreamKind
     stored: Position
-    final: bool = Field(default=False, description="it has ended and is stored whole: no need to announce it any more")
+    final: bool = Field(default=False, description="it has ended and is stored completely: stop announcing it")
 
 
 class StoredPositions(Model):
@@ -438,7 +438,7 @@ class StoredPositions(Model):
 
 
 class FrameHandle(Model):
-    """Where a picture is, and the figures that belong to it; the picture itself only if it is asked for."""
+    """Where a frame is, and its figures. On `picture.` topics the JPEG picture of the frame is the message's buffer."""
 
     host: HostName
     run: RunId
@@ -447,7 +447,7 @@ class FrameHandle(Model):
     file: str = Field(description="the ring, in the shared memory of the host")
     epoch: int = Field(description="1 for a writer's first file, plus 1 for each replacement")
     slot: int = Field(ge=0)
-    number: int = Field(ge=0, description="counts the pictures of a stream, from 0")
+    number: int = Field(ge=0, description="counts the frames of a stream, from 0")
     shape: tuple[int, ...] = Field(description="height, width and, unless it is 1, channels, as it is in the ring")
     dtype: Literal["uint8"] = "uint8"
     wall: float = Field(description="when it was published")
@@ -457,7 +457,7 @@ class FrameHandle(Model):
     rolling_return: float | None = None
     step_rate_hz: float | None = None
     encoding: Literal["jpeg"] | None = Field(
-        default=None, description="of the picture in the buffer; None: there is none"
+        default=None, description="size of the JPEG in the buffer; None if there is none"
     )
 
 

@@ -103,7 +103,7 @@ class Rerun(Command[SubmittedMany]):
 
 
 class Cancel(Command[Ack]):
-    """Stop a run, or take it out of the queue. Refused with `unknown_run`, `ambiguous_run`, `already_final`."""
+    """Stop a run, or remove it from the queue. Refused with `unknown_run`, `ambiguous_run`, `already_final`."""
 
     name: ClassVar[str] = "cancel"
     result: ClassVar[type[Model]] = Ack
@@ -112,7 +112,7 @@ class Cancel(Command[Ack]):
 
 
 class Prioritise(Command[Ack]):
-    """Change the priority of a run that waits, or of all runs of a group that do.
+    """Change the priority of a waiting run, or of all waiting runs of a group.
 
     Refused with `unknown_run`, `ambiguous_run`, `unknown_group`, `already_placed`.
     """
@@ -134,7 +134,7 @@ class CancelGroup(Command[Ack]):
 
 
 class GroupState(Model):
-    """How far the runs of a group are; a run that was repeated counts by its repetition."""
+    """Progress of a group; a repeated run counts by its repetition."""
 
     group: str
     total: int
@@ -159,7 +159,7 @@ class Groups(Query[GroupList]):
 
 
 class PauseQueue(Command[Ack]):
-    """Place nothing more until the queue is resumed, or resume it. What runs goes on."""
+    """Pause the queue, so that nothing more is placed, or resume it. Running runs continue."""
 
     name: ClassVar[str] = "pause_queue"
     result: ClassVar[type[Model]] = Ack
@@ -168,7 +168,7 @@ class PauseQueue(Command[Ack]):
 
 
 class Drain(Command[Ack]):
-    """Place nothing more on a host, or place there again. What runs there goes on. Refused with `unknown_host`."""
+    """Place nothing more on a host, or undo that. Its running runs continue. Refused with `unknown_host`."""
 
     name: ClassVar[str] = "drain"
     result: ClassVar[type[Model]] = Ack
@@ -181,9 +181,9 @@ class RunList(Model):
     """Runs, newest first; runs that were asked for by name in the order of the names."""
 
     runs: list[RunState]
-    total: Whole = Field(description="how many match, beyond the limit too")
+    total: Whole = Field(description="number of matching runs, including those beyond the limit")
     counts: dict[str, int] = Field(
-        default_factory=dict, description="state -> how many runs match, whatever `states` and `limit` say"
+        default_factory=dict, description="state -> number of matching runs, regardless of `states` and `limit`"
     )
     shared: dict[str, int] = Field(
         default_factory=dict, description="name that was asked for and that several runs have -> how many"
@@ -241,7 +241,7 @@ class WhyResult(Model):
 
     run: RunState
     answer: str = Field(description="one sentence")
-    facts: list[str] = Field(description="what the answer rests on, most important first")
+    facts: list[str] = Field(description="the facts behind the answer, most important first")
     position: Whole | None = Field(default=None, description="place in the queue, from 1, while it waits")
     log: list[str] = Field(default_factory=list, description="end of the log of its last attempt that failed")
     decisions: list[Decision] = Field(description="the newest last")
@@ -272,7 +272,7 @@ class Hosts(Query[HostList]):
 
 
 class SnapshotResult(Model):
-    """All that a late joiner needs to follow from here."""
+    """What a late joiner needs to follow from here."""
 
     version: Whole = Field(description="of the newest change that it holds; give it as `since` next time")
     runs: list[RunState]
