@@ -457,7 +457,7 @@ class FrameHandle(Model):
     rolling_return: float | None = None
     step_rate_hz: float | None = None
     encoding: Literal["jpeg"] | None = Field(
-        default=None, description="size of the JPEG in the buffer; None if there is none"
+        default=None, description="format of the picture in the buffer; None if there is none"
     )
 
 
