@@ -11,7 +11,7 @@ from ulid import ULID
 from mosaic_bus.messages import RunState, RunSummary
 from mosaic_services.cli.display.figures import eta_s, loss
 from mosaic_services.cli.display.keys import split
-from mosaic_services.cli.display.output import ago, duration, number, plain, size
+from mosaic_services.cli.display.output import ago, duration, number, plain, size, why
 from mosaic_services.cli.display.plot import bar, braille, sparkline, thin
 from mosaic_services.progress import fraction
 
@@ -86,3 +86,27 @@ def test_a_width_that_is_none_is_no_width(tmp_path):
     for columns in ("", "wide", "0"):
         cli.env["COLUMNS"] = columns
         assert cli("workers", "list").stdout == plain
+
+
+@pytest.mark.parametrize(
+    ("category", "expected"),
+    [
+        ("infrastructure", "killed by signal 9"),
+        ("application", "killed by signal 9: RuntimeError: loss is NaN"),
+    ],
+)
+def test_why_has_the_reason_first_and_the_last_line_only_of_a_failure_of_the_run_itself(category, expected):
+    run = RunState(
+        run="R",
+        name="r",
+        worker="w",
+        profile="default",
+        state="failed",
+        reason="killed by signal 9",
+        category=category,
+        attempt=1,
+        submitted_at=0.0,
+        changed_at=0.0,
+        detail="ALSA lib confmisc.c:855: cannot find card\nRuntimeError: loss is NaN",
+    )
+    assert why(run) == expected

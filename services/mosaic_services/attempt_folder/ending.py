@@ -46,7 +46,7 @@ def _why_failed(report: ExitReport, journal: Path) -> tuple[FailureCategory, str
     if report.signal is not None:
         killed = report.signal == _SIGKILL
         category = FailureCategory.INFRASTRUCTURE if killed else FailureCategory.APPLICATION
-        hint = " (SIGKILL: by somebody, or by the kernel for want of memory)" if killed else ""
+        hint = " (SIGKILL from outside, or the OOM killer)" if killed else ""
         return category, f"killed by signal {report.signal}{hint}"
     if report.code == _EXIT_NOT_STARTED:
         return FailureCategory.INFRASTRUCTURE, "the worker could not be started: exit 127"

@@ -20,6 +20,7 @@ from mosaic_services.cli.display.output import (
     short,
     state_text,
     table,
+    why,
 )
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current
@@ -104,7 +105,7 @@ def _took(run: RunState) -> str:
 
 
 def _why(run: RunState) -> str:
-    why = plain(run.detail or run.reason) if run.state is not RunStateName.SUCCEEDED else ""
+    text = why(run) if run.state is not RunStateName.SUCCEEDED else ""
     if run.attempt > 1 or (run.attempt and run.attempts > 1 and not run.state.final):
-        return f"attempt {run.attempt} of {run.attempts}" + (f": {why}" if why else "")
-    return why
+        return f"attempt {run.attempt} of {run.attempts}" + (f": {text}" if text else "")
+    return text

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from mosaic_bus.messages import FailureCategory
 from mosaic_bus.wording import duration
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from mosaic_bus.messages import Gpu
+    from mosaic_bus.messages import Gpu, RunState
 
 __all__ = [
     "STATE_STYLES",
@@ -41,6 +42,7 @@ __all__ = [
     "state_text",
     "styled",
     "table",
+    "why",
 ]
 
 # Width for a pipe, which has none: nothing is cut.
@@ -181,3 +183,12 @@ def number(value: float | None) -> str:
     if magnitude < 0.1:  # noqa: PLR2004 - plain in its place
         return f"{value:.3g}"
     return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}".rstrip("0")  # noqa: PLR2004 - plain in its place
+
+
+def why(run: RunState) -> str:
+    """Say in one line why a run is in its state: the reason, and of a failure of its own the last line of its log."""
+    if not run.state.final:
+        return plain(run.detail or run.reason).replace("\n", " ")
+    last = run.detail.strip().rpartition("\n")[2]
+    own = run.category in {FailureCategory.APPLICATION, FailureCategory.CONFIGURATION}
+    return plain(f"{run.reason}: {last}" if own and last and last not in run.reason else run.reason)

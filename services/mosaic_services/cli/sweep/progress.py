@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.messages import FINAL_STATES, RunStateName
-from mosaic_services.cli.display.output import STATE_STYLES, number, plain, short, state_text, styled, table
+from mosaic_services.cli.display.output import STATE_STYLES, number, plain, short, state_text, styled, table, why
 from mosaic_services.cli.display.plot import bar
 from mosaic_services.sweeps.distributions import shown
 from mosaic_services.sweeps.naming import labels
@@ -69,10 +69,7 @@ def best_first(
 def why_not(rows: list[Row]) -> list[Text]:
     """A line for each run that did not succeed; the table has no room for reasons."""
     stopped = [row.run for row in rows if _stopped(row.run)]
-    lines = [
-        styled(short(run.run), "  ", state_text(run.state), f": {plain(run.detail or run.reason)}".replace("\n", " "))
-        for run in stopped[:_REASONS_SHOWN]
-    ]
+    lines = [styled(short(run.run), "  ", state_text(run.state), f": {why(run)}") for run in stopped[:_REASONS_SHOWN]]
     if more := len(stopped) - len(lines):
         lines.append(styled((f"and {more} more that did not succeed: mosaic why RUN", "bright_black")))
     return lines

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mosaic_bus.commands import Groups
-from mosaic_services.cli.display.output import console, number, print_json, short
+from mosaic_services.cli.display.output import console, number, print_json, short, why
 from mosaic_services.cli.errors import InputError, NoStackError
 from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
@@ -129,8 +129,8 @@ def _print_changes(feed: Feed, *, until_done: bool) -> None:
                 percent = f"  {done:.0%}" if done is not None else ""
                 mean = f"  return {number(summary.return_mean)}" if summary.return_mean is not None else ""
                 line += f"{percent}  step {summary.step:,}  episode {summary.episodes:,}{mean}"
-            elif run.detail or run.reason:
-                line += f"  {run.detail or run.reason}"
+            elif text := why(run):
+                line += f"  {text}"
             print(line, flush=True)
         if until_done and endings.reached(feed):
             return

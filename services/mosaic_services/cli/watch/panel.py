@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mosaic_bus.messages import AttemptPhase, RunStateName
 from mosaic_services.cli.display.figures import eta_s, loss
-from mosaic_services.cli.display.output import STATE_STYLES, duration, fit_name, number, plain, short, size
+from mosaic_services.cli.display.output import STATE_STYLES, duration, fit_name, number, plain, short, size, why
 from mosaic_services.cli.display.plot import bar, sparkline
 from mosaic_services.cli.sweep.progress import progress
 from mosaic_services.progress import fraction
@@ -150,7 +150,7 @@ def run_line(run: RunState, view: View, columns: Columns, now: float, *, selecte
     line.append(_fit(task or "", columns.task) + "  ")
     if run.state in _WAITING or summary is None:
         line.append(f"{run.state}: ", style=STATE_STYLES.get(run.state, ""))
-        line.append(plain(run.detail or run.reason).replace("\n", " "))
+        line.append(why(run))
     else:
         _append_figures(line, run, summary, view, columns, now)
     line.truncate(columns.width, overflow="ellipsis")
