@@ -271,3 +271,23 @@ def test_the_plain_front_waits_and_copies(shared_broker):
             assert told == ({"a"}, "running", {"succeeded": 1}, {}, {"h"})
 
     run(scenario())
+
+
+def test_the_plain_front_can_be_closed_in_the_thread_of_its_bus(shared_broker):
+    """As the garbage collector does with an iterator that nobody finished."""
+
+    async def scenario():
+        async with running(FakeScheduler(shared_broker.home)), running(FakeTelemetry(shared_broker.home)):
+
+            def read():
+                with Bus(shared_broker.address) as bus:
+                    view = bus.follow()
+
+                    async def close():
+                        view.close()
+
+                    bus.begin(close()).result(DEADLINE_S)
+
+            await asyncio.to_thread(read)
+
+    run(scenario())

@@ -219,9 +219,13 @@ class PlainFollower:
         return changes
 
     def close(self) -> None:
-        """Stop following; does no harm after the bus was closed."""
+        """Stop following; does no harm after the bus was closed.
+
+        It does not wait for that: an unfinished iterator over frames is closed by the garbage collector, which
+        may run in the thread of the bus itself, or in a forked child where that thread does not exist.
+        """
         with contextlib.suppress(BusError):
-            self._bus.call(self._follower.close())
+            self._bus.begin(self._follower.close())
 
     async def _counts(self) -> dict[str, int]:
         return self._follower.view.counts
