@@ -44,6 +44,9 @@ class About:
     observation_spaces: dict[str, Any]
     """By agent, as the RLModule sees them (after the wrappers), as `mosaic_worker.spaces` writes them. With masks
     or a state for a central critic it is a Dict with `observations`, `action_mask`, `state`."""
+    raw_spaces: dict[str, Any]
+    """By agent, observations as the environment has them (before the wrappers): `Spaces.raw`. An environment in
+    another process sends these."""
     action_spaces: dict[str, Any]
     modules: list[str]
     """Ids of all RLModules, those that act for no agent now (frozen copies, a critic) too."""
