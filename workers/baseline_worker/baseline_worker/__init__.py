@@ -29,7 +29,9 @@ def get_worker_metadata() -> WorkerMetadata:
             env_families=("gymnasium", "classic_control", "toy_text"),
             action_spaces=("discrete", "continuous", "multi_discrete", "multi_binary", "dict", "tuple"),
             observation_spaces=("vector", "image", "discrete", "dict", "text"),
-            interactive_commands=("reset", "step", "init_agent", "select_action"),
+            interactive_commands=(
+                *("reset", "step", "init_agent", "begin_episode", "select_action", "select_actions"),
+            ),
             estimated_memory_mb=128,
         ),
         config_model=BaselineConfig,

@@ -1,9 +1,12 @@
 """Two agents that learn nothing: one acts at random, one does nothing."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import Space, spaces
+
+from mosaic_worker.meanings import find_noop
 
 __all__ = ["Agent", "PassiveAgent", "RandomAgent", "make_agent"]
 
@@ -32,12 +35,15 @@ class RandomAgent:
 
 
 class PassiveAgent:
-    """Does nothing: action 0, or zeros, or the nearest legal action."""
+    """Does nothing: the action that is named so, or else action 0, or zeros, or the nearest legal action."""
 
-    def __init__(self, action_space: Space[Any]) -> None:
-        """Find the no-op action of the space."""
+    def __init__(self, action_space: Space[Any], meanings: Sequence[str] | None = None) -> None:
+        """Find the no-op action of the space; `meanings` names the actions of a discrete one."""
         self._space = action_space
         self._noop = noop(action_space)
+        named = find_noop(meanings)
+        if named is not None and isinstance(action_space, spaces.Discrete) and named < action_space.n:
+            self._noop = int(action_space.start) + named
 
     def act(self, observation: Any, action_mask: Any = None) -> Any:
         """Return the no-op, or the first legal action if the mask forbids it."""
@@ -48,9 +54,9 @@ class PassiveAgent:
         return self._noop if not allowed.size or self._noop - start in allowed else start + int(allowed[0])
 
 
-def make_agent(name: str, action_space: Space[Any], seed: int | None) -> Agent:
+def make_agent(name: str, action_space: Space[Any], seed: int | None, meanings: Sequence[str] | None = None) -> Agent:
     """Make the agent that a config names."""
-    return PassiveAgent(action_space) if name == "passive" else RandomAgent(action_space, seed)
+    return PassiveAgent(action_space, meanings) if name == "passive" else RandomAgent(action_space, seed)
 
 
 def noop(space: Space[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from mosaic_worker.config import near
 from mosaic_worker.frames.settings import FrameConfig
@@ -24,6 +24,14 @@ class BaselineConfig(FrameConfig):
     episodes: int = Field(default=10, ge=1, description="Number of episodes")
     max_steps: int | None = Field(default=None, ge=1, description="Maximum total number of steps")
     step_events: bool = Field(default=True, description="Report every step, not only episodes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _behavior_is_agent(cls, given: Any) -> Any:
+        """Take `behavior`, as the original MOSAIC calls it, for `agent`."""
+        if not isinstance(given, dict) or "behavior" not in given or "agent" in given:
+            return given
+        return {"agent" if name == "behavior" else name: value for name, value in given.items()}
 
     @field_validator("env_id")
     @classmethod

@@ -15,6 +15,7 @@ from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError, RequestError
 from mosaic_worker.frames.fastlane import FOLDER, FastLane
 from mosaic_worker.interactive import InteractiveWorker, StepResult
+from mosaic_worker.meanings import action_meanings
 from mosaic_worker.spaces import space_from_json, value_from_json
 
 __all__ = ["BaselineInteractive", "run"]
@@ -54,7 +55,8 @@ def run(context: RunContext[BaselineConfig]) -> None:
     lane = make_lane(context)
     env = lane.wrap(make_env(config, render=lane.wants_frames))
     try:
-        agent = make_agent(config.agent, env.action_space, None)
+        meanings = action_meanings(env)
+        agent = make_agent(config.agent, env.action_space, None, meanings)
         emitter.run_started(
             config.run_id,
             context.metadata.name,
@@ -70,7 +72,7 @@ def run(context: RunContext[BaselineConfig]) -> None:
         for episode in range(config.episodes):
             seed = None if config.seed is None else config.seed + episode
             if seed is not None:  # an episode depends on its seed alone, so that a run can be split into shards
-                agent = make_agent(config.agent, env.action_space, seed)
+                agent = make_agent(config.agent, env.action_space, seed, meanings)
             observation, info = env.reset(seed=seed)
             episode_return, start, over = 0.0, step, False
             while not over and step != config.max_steps:
@@ -112,14 +114,16 @@ class BaselineInteractive(InteractiveWorker):
         self._own_agent: Agent | None = None
         self._mask: Any = None
         self._running = False
-        self._agents: dict[str | None, Agent] = {}
+        self._meanings: dict[str | None, list[str]] = {}
+        self._spaces: dict[str | None, Any] = {}
+        self._lanes: dict[tuple[str | None, int], Agent] = {}
 
     def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the same seed gives the same episode."""
         if self._env is None:
             self._env = make_env(self._config)
         if self._own_agent is None or seed is not None:
-            self._own_agent = make_agent(self._config.agent, self._env.action_space, seed)
+            self._own_agent = make_agent(self._config.agent, self._env.action_space, seed, action_meanings(self._env))
         observation, info = self._env.reset(seed=seed)
         self._mask, self._running = info.get("action_mask"), True
         return observation, info
@@ -138,15 +142,35 @@ class BaselineInteractive(InteractiveWorker):
         self._mask, self._running = info.get("action_mask"), not (terminated or truncated)
         return StepResult(taken, observation, reward, terminated, truncated, info)
 
-    def init_agent(self, observation_space: Any, action_space: Any, seed: int | None, agent: str | None) -> None:
-        """Make an agent for an environment elsewhere; there may be several, by name."""
-        self._agents[agent] = make_agent(self._config.agent, space_from_json(action_space), seed)
+    def inform(self, agent: str | None, facts: dict[str, Any]) -> None:
+        """Learn what the actions of an agent mean."""
+        if "action_meanings" in facts:
+            self._meanings[agent] = facts["action_meanings"]
 
-    def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:
-        """Choose an action with the agent of that name."""
-        if agent not in self._agents:
+    def init_agent(self, observation_space: Any, action_space: Any, seed: int | None, agent: str | None) -> None:
+        """Prepare an agent for an environment elsewhere; there may be several, by name."""
+        self._spaces[agent] = action_space
+        self._lanes = {key: known for key, known in self._lanes.items() if key[0] != agent}
+        self._lanes[agent, 0] = self._agent(agent, seed)
+
+    def begin_episode(self, agent: str | None, seed: int, episode: int, lane: int) -> None:
+        """Give a lane an agent of its own, so that its actions depend on its seed alone."""
+        if agent not in self._spaces:
             raise RequestError(f"agent {agent!r} is not known: send init_agent first")
-        return self._agents[agent].act(observation, action_mask)
+        self._lanes[agent, lane] = self._agent(agent, seed)
+
+    def select_actions(self, agent: str | None, observations: Any, lanes: list[int], action_masks: Any) -> list[Any]:
+        """Choose an action in each lane."""
+        try:
+            players = [self._lanes[agent, lane] for lane in lanes]
+        except KeyError:
+            raise RequestError(f"agent {agent!r} is not known: send init_agent first") from None
+        masks = [None] * len(lanes) if action_masks is None else action_masks
+        return [player.act(None, mask) for player, mask in zip(players, masks, strict=True)]
+
+    def _agent(self, agent: str | None, seed: int | None) -> Agent:
+        space = space_from_json(self._spaces[agent])  # each lane samples a space of its own
+        return make_agent(self._config.agent, space, seed, self._meanings.get(agent))
 
     def close(self) -> None:
         """Close the environment."""

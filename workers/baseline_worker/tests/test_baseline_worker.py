@@ -172,6 +172,14 @@ def test_doing_nothing_in_every_kind_of_space(baseline, space, noop):
     assert action == {"type": "action", "action": noop}
 
 
+def test_passive_takes_the_action_that_is_named_for_doing_nothing(baseline):
+    names = ["left", "right", "forward", "pickup", "drop", "toggle", "done"]
+    named = {**init({"type": "Discrete", "n": 7}), "action_meanings": names}
+    ask = {"cmd": "select_action", "observation": 0, "agent": "p"}
+    answers = baseline.talk(named, ask, {**ask, "action_mask": [0, 1, 1, 1, 1, 1, 0]}, behavior="passive")
+    assert [answer["action"] for answer in answers[1:]] == [6, 1]
+
+
 def test_an_agent_that_was_not_made_is_an_error(baseline):
     (answer,) = baseline.talk({"cmd": "select_action", "observation": 0, "agent": "x"})
     assert answer["message"] == "agent 'x' is not known: send init_agent first"

@@ -14,6 +14,8 @@ _RESUME = {
     "extras.checkpoint_path": "{checkpoint}",
     "total_timesteps": "{steps}",
 }
+_PLAY = {"extras.mode": "interactive", "extras.policy_path": "{checkpoint}"}
+_INTERACTIVE = ("reset", "step", "init_agent", "begin_episode", "select_action", "select_actions")
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "default": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096, "seed": 1},
     "legacy": {
@@ -50,7 +52,8 @@ def get_worker_metadata() -> WorkerMetadata:
             supports_checkpointing=is_default,
             supports_resume=is_default,
             resume_config=_RESUME if is_default else {},
-            interactive_commands=("reset", "step", "init_agent", "select_action") if is_default else (),
+            policy_config=_PLAY if is_default else {},
+            interactive_commands=_INTERACTIVE if is_default else (),
             requires_gpu=False,
             estimated_memory_mb=512,
         ),

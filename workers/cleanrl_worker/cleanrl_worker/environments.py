@@ -16,7 +16,7 @@ from mosaic_worker.errors import ConfigError
 from mosaic_worker.frames.fastlane import FOLDER, FastLane
 from mosaic_worker.frames.settings import RecordSettings
 
-__all__ = ["EpisodeTap", "check_for_ppo", "check_stages", "fit_to_agent", "make", "make_lane"]
+__all__ = ["EpisodeTap", "ImageOf", "check_for_ppo", "check_stages", "fit_to_agent", "make", "make_lane"]
 
 _PICTURE_DIMENSIONS = 3
 
@@ -62,7 +62,7 @@ def fit_to_agent(env: gymnasium.Env[Any, Any], env_id: str) -> tuple[gymnasium.E
         )
     space = env.observation_space
     if isinstance(space, spaces.Dict) and "image" in space.spaces:  # MiniGrid: drop direction and mission
-        env = _ImageOf(env)
+        env = ImageOf(env)
         space = env.observation_space
     if isinstance(space, spaces.Box) and space.shape == VIEW and space.dtype == np.uint8:
         return env, "minigrid"
@@ -109,7 +109,7 @@ def check_stages(stages: Sequence[Stage]) -> None:
             )
 
 
-class _ImageOf(gymnasium.ObservationWrapper):  # type: ignore[type-arg]
+class ImageOf(gymnasium.ObservationWrapper):  # type: ignore[type-arg]
     """Keeps only the image of a dict observation."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -117,6 +117,7 @@ class _ImageOf(gymnasium.ObservationWrapper):  # type: ignore[type-arg]
         self.observation_space = env.observation_space["image"]  # type: ignore[index]
 
     def observation(self, observation: Any) -> Any:
+        """Return the image."""
         return observation["image"]
 
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from cleanrl_worker.algorithms.plan import use_threads
 from cleanrl_worker.config import CleanRLWorkerConfig
-from cleanrl_worker.environments import fit_to_agent, make, make_lane
+from cleanrl_worker.environments import ImageOf, fit_to_agent, make, make_lane
 from cleanrl_worker.evaluation import UNSAVED
 from cleanrl_worker.policies import OurPolicy, Policy, load_policy
+from mosaic_worker.arrays import unstack
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import RequestError
 from mosaic_worker.interactive import InteractiveWorker, StepResult
-from mosaic_worker.spaces import space_from_json, value_from_json
+from mosaic_worker.spaces import space_from_json, value_from_json, values_from_json
 
 __all__ = ["CleanRLInteractive"]
 
@@ -35,6 +36,7 @@ class CleanRLInteractive(InteractiveWorker):
         self._generator = np.random.default_rng(context.config.seed)
         self._running = False
         self._agents: dict[str | None, _Guest] = {}
+        self._decided: Policy | None = None
 
     def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the same seed gives the same episode."""
@@ -54,7 +56,8 @@ class CleanRLInteractive(InteractiveWorker):
         if self._env is None or self._policy is None or not self._running:
             raise RequestError("no episode is running: send reset first")
         if action is None:
-            taken = self._policy.act([self._view], self._generators(self._generator), self._mask)[0]
+            masks = None if self._mask is None else [self._mask]
+            taken = self._policy.act([self._view], self._generators(self._generator), masks)[0]
         else:
             taken = value_from_json(self._env.action_space, action)
             if not self._env.action_space.contains(taken):
@@ -70,12 +73,25 @@ class CleanRLInteractive(InteractiveWorker):
         spaces = space_from_json(observation_space), space_from_json(action_space)
         self._agents[agent] = _Guest(self._model, *spaces, seed if seed is not None else self._config.seed or 0)
 
-    def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:
-        """Choose an action with the agent of that name."""
+    def begin_episode(self, agent: str | None, seed: int, episode: int, lane: int) -> None:
+        """Seed the samples of a lane; our networks have no memory."""
+        self._guest(agent).generators[lane] = np.random.default_rng(seed)
+
+    def select_actions(self, agent: str | None, observations: Any, lanes: list[int], action_masks: Any) -> Any:
+        """Choose an action in each lane, all in one batch."""
+        guest = self._guest(agent)
+        generators = None if self._config.extras.deterministic else [guest.generators[lane] for lane in lanes]
+        self._decided = guest.policy
+        return guest.policy.act(guest.views_of(observations, len(lanes)), generators, action_masks)
+
+    def probabilities(self) -> Any:
+        """Return those of the last batch."""
+        return self._decided.probabilities() if self._decided is not None else None
+
+    def _guest(self, agent: str | None) -> "_Guest":
         if agent not in self._agents:
             raise RequestError(f"agent {agent!r} is not known: send init_agent first")
-        guest = self._agents[agent]
-        return guest.policy.act([guest.view_of(observation)], self._generators(guest.generator), action_mask)[0]
+        return self._agents[agent]
 
     def close(self) -> None:
         """Close the environment."""
@@ -100,7 +116,7 @@ class _Guest:
     def __init__(self, policy: Policy | None, observation_space: Any, action_space: Any, seed: int) -> None:
         """Use the model, or if there is none an untrained agent, with what these spaces describe."""
         self._space = observation_space
-        self.generator = np.random.default_rng(seed)
+        self.generators = {0: np.random.default_rng(seed)}
         self._env: gymnasium.Env[Any, Any] = _Elsewhere(observation_space, action_space)
         if policy is None or isinstance(policy, OurPolicy):
             self._env, kind = fit_to_agent(self._env, "the outside environment")
@@ -109,19 +125,29 @@ class _Guest:
             policy.require_same(*fitted, "the outside environment")
         elif policy.normalizes:
             raise RequestError("the model takes observations that its own environment normalises: use reset and step")
-        elif (observation_space.shape, action_space) != (policy.observation_space.shape, policy.action_space):
-            mine = f"{policy.observation_space} and {policy.action_space}"
-            raise RequestError(f"the model acts with {mine}, not with {observation_space} and {action_space}")
+        else:
+            policy.require_same(observation_space, action_space, "the outside environment")
         self.policy = policy
 
-    def view_of(self, observation: Any) -> Any:
-        """Bring an observation of plain JSON into the form that the model takes."""
-        view, env = value_from_json(self._space, observation), self._env
-        wrappers = []
+        self._wrappers: list[Any] = []
+        env = self._env
         while isinstance(env, gymnasium.ObservationWrapper):
-            wrappers.append(env)
+            self._wrappers.insert(0, env)
             env = env.env
-        for wrapper in reversed(wrappers):
+
+    def views_of(self, observations: Any, count: int) -> Any:
+        """Bring the joined observations of several lanes into the form that the model takes."""
+        views = values_from_json(self._space, observations)
+        wrappers = self._wrappers
+        if wrappers and isinstance(wrappers[0], ImageOf):  # which needs no loop over lanes
+            views, wrappers = views["image"], wrappers[1:]
+        if not wrappers:
+            return views
+        return [self._wrapped(unstack(views, row), wrappers) for row in range(count)]
+
+    @staticmethod
+    def _wrapped(view: Any, wrappers: list[Any]) -> Any:
+        for wrapper in wrappers:
             view = wrapper.observation(view)
         return view
 

@@ -70,10 +70,23 @@ class Policy:
         return 0
 
     def act(
-        self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, mask: Any = None
+        self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, masks: Any = None
     ) -> list[Any]:
-        """Choose an action for each observation: the most likely or, with `generators`, a sample."""
+        """Choose an action for each observation: the most likely or, with `generators`, a sample.
+
+        `masks`, if given, has a row per observation, with a 0 for each illegal action.
+        """
         raise NotImplementedError
+
+    def probabilities(self) -> Any:
+        """Return the action probabilities of the last `act`, a row per observation; None if there are none."""
+        return None
+
+    def require_same(self, observation_space: Any, action_space: Any, where: str) -> None:
+        """Refuse an environment whose spaces differ from the model's; bounds may differ."""
+        for mine, there in ((self.observation_space, observation_space), (self.action_space, action_space)):
+            if (mine.shape, mine.dtype, getattr(mine, "n", 0)) != (there.shape, there.dtype, getattr(there, "n", 0)):
+                raise ConfigError(f"{_FIELD}: the agent was trained with {text_of(mine)}, {where} has {text_of(there)}")
 
 
 class OurPolicy(Policy):
@@ -86,6 +99,7 @@ class OurPolicy(Policy):
         self.action_space = action_space
         self._agent = agent.eval()
         self._first_action = int(action_space.start)
+        self._logits: Any = None
 
     @classmethod
     def untrained(cls, env_id: str, observation_space: Any, action_space: Any, kind: str, seed: int) -> "OurPolicy":
@@ -121,24 +135,27 @@ class OurPolicy(Policy):
         self.require_same(env.observation_space, env.action_space, self.env_id)
         return env, tap
 
-    def require_same(self, observation_space: Any, action_space: Any, where: str) -> None:
-        """Refuse an environment whose spaces differ from the agent's; bounds may differ."""
-        for mine, there in ((self.observation_space, observation_space), (self.action_space, action_space)):
-            if (mine.shape, mine.dtype, getattr(mine, "n", 0)) != (there.shape, there.dtype, getattr(there, "n", 0)):
-                raise ConfigError(f"{_FIELD}: the agent was trained with {text_of(mine)}, {where} has {text_of(there)}")
-
     def act(
-        self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, mask: Any = None
+        self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, masks: Any = None
     ) -> list[int]:
-        """Choose actions; `mask` has a 0 for illegal ones."""
-        with torch.no_grad():
-            batch = torch.as_tensor(np.stack(observations)).to(self._agent.dtype())
-            logits = self._agent.logits(batch).numpy()
-        if mask is not None:
-            logits = np.where(np.asarray(mask, bool), logits, -np.inf)
+        """Choose actions."""
+        views = observations if isinstance(observations, np.ndarray) else np.stack(observations)
+        with torch.inference_mode():
+            logits = self._agent.logits(torch.as_tensor(views).to(self._agent.dtype())).numpy()
+        if masks is not None:
+            logits = np.where(np.asarray(masks, bool), logits, -np.inf)
+        self._logits = logits
         if generators is not None:
             logits = logits + np.stack([generator.gumbel(size=logits.shape[1]) for generator in generators])
-        return [self._first_action + int(action) for action in logits.argmax(-1)]
+        actions: list[int] = (logits.argmax(-1) + self._first_action).tolist()
+        return actions
+
+    def probabilities(self) -> Any:
+        """Return the softmax of the last logits; an illegal action has probability 0."""
+        if self._logits is None:
+            return None
+        scaled = np.exp(self._logits - self._logits.max(-1, keepdims=True))
+        return scaled / scaled.sum(-1, keepdims=True)
 
 
 class ScriptPolicy(Policy):
@@ -205,10 +222,10 @@ class ScriptPolicy(Policy):
         return _WARM_UP_EPISODES
 
     def act(
-        self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, mask: Any = None
+        self, observations: Sequence[Any], generators: Sequence[np.random.Generator] | None = None, masks: Any = None
     ) -> list[Any]:
         """Choose actions as the script does."""
-        if mask is not None:
+        if masks is not None:
             raise RequestError(f"a model of {self._algo} does not know action masks")
         batch = torch.as_tensor(np.stack([np.asarray(each) for each in observations]), dtype=torch.float32)
         with torch.no_grad():

@@ -85,6 +85,25 @@ def test_samples_repeat_by_seed(cleanrl, trained):
     assert actions[:40] == actions[40:]
 
 
+def test_a_batch_over_lanes_equals_one_by_one_and_respects_masks(cleanrl, trained):
+    rows = [LEFT, RIGHT, [0.0, 0.0, 0.0, 0.0]]
+    begins = [{"cmd": "begin_episode", "agent": "a", "seed": lane, "episode": 0, "lane": lane} for lane in range(3)]
+    batch = {"cmd": "select_actions", "agent": "a", "lanes": [0, 1, 2], "observations": rows, "probabilities": True}
+    singles = [ask(row, lane=lane, probabilities=True) for lane, row in enumerate(rows)]
+    masked = {**batch, "action_masks": [[1, 0]] * 3}
+    _, *answers = cleanrl.talk(
+        {**init(), "lanes": 3},
+        *begins, batch, masked, *begins, *singles,
+        **interactive(trained, deterministic=False),
+    )  # fmt: skip
+    together, only, apart = answers[3], answers[4], answers[8:]
+    assert together["actions"] == [answer["action"] for answer in apart]
+    assert only["actions"] == [0, 0, 0]
+    assert [row[1] for row in only["probabilities"]] == [0, 0, 0]
+    for row, answer in zip(together["probabilities"], apart, strict=True):
+        assert row == pytest.approx(answer["probabilities"], abs=1e-6)
+
+
 def test_without_a_model_an_untrained_agent_acts(cleanrl):
     image = {"type": "Box", "low": 0, "high": 255, "shape": [7, 7, 3], "dtype": "uint8"}
     seven, view = {"type": "Discrete", "n": 7}, [[[0, 0, 0]] * 7] * 7

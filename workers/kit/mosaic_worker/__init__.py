@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mosaic_worker.interactive import InteractiveWorker, StepResult
     from mosaic_worker.manifest import Manifest
     from mosaic_worker.metadata import WorkerCapabilities, WorkerMetadata
-    from mosaic_worker.spaces import space_from_json, space_to_json, value_from_json
+    from mosaic_worker.spaces import space_from_json, space_to_json, value_from_json, values_from_json
     from mosaic_worker.stop import Stop
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "space_from_json",
     "space_to_json",
     "value_from_json",
+    "values_from_json",
 ]
 
 _HOME = {
@@ -68,6 +69,7 @@ _HOME = {
     "space_from_json": "spaces",
     "space_to_json": "spaces",
     "value_from_json": "spaces",
+    "values_from_json": "spaces",
 }
 
 

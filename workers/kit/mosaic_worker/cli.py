@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import mosaic_worker
-from mosaic_worker.config import WorkerConfig, parse_config, read_document
+from mosaic_worker.config import WorkerConfig, parse_config, read_document, with_checkpoint
 from mosaic_worker.context import Resume, RunContext
+from mosaic_worker.conversation import serve
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.encoding import encode
 from mosaic_worker.errors import ConfigError, InfrastructureError, RunCancelled, StdoutError, WorkerError
 from mosaic_worker.heartbeat import Heartbeat
-from mosaic_worker.interactive import InteractiveWorker, serve, write_line
+from mosaic_worker.interactive import InteractiveWorker, write_line
 from mosaic_worker.metadata import WorkerMetadata
 from mosaic_worker.stdout import protect_stdin, protect_stdout
 from mosaic_worker.stop import EXIT_STOPPED, Stop
@@ -253,7 +254,8 @@ def _serve(metadata: WorkerMetadata, interactive: MakeInteractive | None, path: 
         stop.install()
         if interactive is None:
             raise ConfigError(f"{metadata.name} has no interactive mode")
-        context = _context(metadata, read_document(path), Emitter(nowhere), stop)
+        document = with_checkpoint(read_document(path), metadata.name, metadata.capabilities.policy_config)
+        context = _context(metadata, document, Emitter(nowhere), stop)
         serve(lambda: interactive(context), protect_stdin(), lambda reply: write_line(journal, encode(reply)))
     except RunCancelled:
         return EXIT_STOPPED

@@ -4,6 +4,7 @@ The file is either flat (its keys are the model's fields) or nested, as the plat
 `metadata.worker.config`, and `run_id` at the top.
 """
 
+import copy
 import difflib
 import json
 import os
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["InputPath", "WorkerConfig", "describe", "near", "parse_config", "read_document"]
+__all__ = ["InputPath", "WorkerConfig", "describe", "near", "parse_config", "read_document", "with_checkpoint"]
 
 RUN_ID = "MOSAIC_RUN_ID"
 _SHOWN = 60
@@ -56,6 +57,36 @@ def parse_config(model: type[Config], document: Any, environ: Mapping[str, str])
         return model.model_validate(_unwrap(document, environ))
     except ValidationError as error:
         raise ConfigError([describe(model, problem) for problem in error.errors()]) from error
+
+
+def with_checkpoint(document: Any, worker: str, template: Mapping[str, Any]) -> Any:
+    """Fill in the fields with which a worker plays the checkpoint that stands beside `metadata` in a nested config.
+
+    `template` is the worker's `policy_config`. With `"checkpoint": null` there is no model to load, and only the other
+    fields of the template are filled in.
+    """
+    if not isinstance(document, dict) or "metadata" not in document or "checkpoint" not in document:
+        return document
+    checkpoint = document["checkpoint"]
+    if checkpoint is not None and not (isinstance(checkpoint, str) and checkpoint):
+        raise ConfigError(f"checkpoint: {_shown(checkpoint)} is not allowed; give a path")
+    if checkpoint is not None and "{checkpoint}" not in template.values():
+        raise ConfigError(f"checkpoint: {worker} plays no checkpoint; leave it out")
+    document = copy.deepcopy(document)
+    try:
+        config = document["metadata"]["worker"]["config"]
+        for path, value in template.items():
+            *parents, name = path.split(".")
+            part = config
+            for parent in parents:
+                part = part.setdefault(parent, {})
+            if value != "{checkpoint}":
+                part[name] = value
+            elif checkpoint is not None:
+                part[name] = checkpoint
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"metadata.worker.config: not an object to put a checkpoint into: {error}") from error
+    return document
 
 
 def near(given: str, known: Sequence[str], count: int = 3) -> str:

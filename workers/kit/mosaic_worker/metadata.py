@@ -38,6 +38,11 @@ class WorkerCapabilities(BaseModel):
         description="Config fields, by dotted path, with which a new run trains on from a checkpoint of another one; "
         "the value `{checkpoint}` stands for its path, `{steps}` for the number of further steps",
     )
+    policy_config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Config fields, by dotted path, with which the worker acts in interactive mode with a model; the "
+        "value `{checkpoint}` stands for the path of the model, other values are set as they are",
+    )
     interactive_commands: tuple[str, ...] = Field(
         default=(), description="Commands of interactive mode besides ping and stop; empty: no interactive mode"
     )

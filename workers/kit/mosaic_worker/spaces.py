@@ -9,7 +9,7 @@ from typing import Any
 
 from mosaic_worker.errors import SpaceError
 
-__all__ = ["space_from_json", "space_to_json", "value_from_json"]
+__all__ = ["space_from_json", "space_to_json", "value_from_json", "values_from_json"]
 
 _KINDS = ("Discrete", "Box", "MultiDiscrete", "MultiBinary", "Text", "Dict", "Tuple")
 _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -127,3 +127,19 @@ def value_from_json(space: Any, value: Any) -> Any:
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise SpaceError(f"{value!r} is not a value of {space}: {error}") from error
     return value
+
+
+def values_from_json(space: Any, values: Any) -> Any:
+    """Convert the joined observations of several lanes: one array with a row per lane, a dict of those, or a list."""
+    kind = _kind(space)
+    if kind == "Dict":
+        return {key: values_from_json(part, values[key]) for key, part in space.spaces.items()}
+    if kind not in {"Discrete", "Box", "MultiDiscrete", "MultiBinary"}:
+        return [value_from_json(space, value) for value in values]
+    import numpy as np  # noqa: PLC0415
+
+    try:
+        batch = np.asarray(_read_infinities(values), dtype=getattr(space, "dtype", None) or np.int64)
+        return batch.reshape(len(batch), *(space.shape or ()))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpaceError(f"these are not values of {space}: {error}") from error

@@ -5,6 +5,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mosaic_worker.arrays import Slots, as_base64
 from mosaic_worker.check.noise import NOISE, write_noisy_sitecustomize
 from mosaic_worker.check.process import Client, Finished, Subject
 from mosaic_worker.check.report import CheckFailedError, CheckSkippedError, Result
@@ -25,6 +28,7 @@ _UNKNOWN = "no_such_field"
 _SIGTERM_ATTEMPTS = 3
 _BEFORE_START = frozenset({"heartbeat", "log"})
 _SEED = 7
+_LANE_STEPS = 8
 _ALWAYS = ("entry-point", "metadata")
 
 
@@ -244,18 +248,44 @@ class Suite:
     def interactive_agent(self) -> None:
         """Act as an agent with two actions."""
         self._needs("init_agent", "select_action")
-        box = {"type": "Box", "low": "-Infinity", "high": "Infinity", "shape": [4], "dtype": "float32"}
-        two = {"type": "Discrete", "n": 2, "start": 0}
         with self._client() as client:
-            ready = client.ask(
-                {"cmd": "init_agent", "observation_space": box, "action_space": two, "seed": _SEED, "agent": "a"}, None
-            )
-            if ready.get("type") == "error":
-                raise CheckSkippedError(f"its agent does not play with 4 numbers and 2 actions: {ready.get('message')}")
+            self._join(client)
             answer = client.ask({"cmd": "select_action", "observation": [0.0] * 4, "agent": "a"}, "action")
+            original = {"type": "select_action", "observation": [0.0] * 4, "player_id": "a", "info": {}}
+            client.ask(original, "action")
             client.ask({"cmd": "stop"}, "stopped")
         if answer.get("action") not in (0, 1):
             raise CheckFailedError(f"select_action gave {answer.get('action')!r}, which is not 0 or 1")
+
+    def interactive_lanes(self) -> None:
+        """Play two episodes at once: as one by one, repeatable by seed, however the observations are sent."""
+        self._needs("init_agent", "begin_episode", "select_actions")
+        rows = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+        slots = Slots.create(4096)
+        try:
+            with self._client() as client:
+                ready = self._join(client, lanes=2, slots={"path": slots.path, "size": slots.size})
+                if ready.get("lanes") != 2:  # noqa: PLR2004
+                    raise CheckFailedError(f"init_agent with 2 lanes was answered with lanes {ready.get('lanes')!r}")
+                forms = (rows.tolist(), as_base64(rows), slots.put(rows, 0)[0])
+                played = [_play_lanes(client, together=form) for form in forms]
+                played.append(_play_lanes(client, one_by_one=rows.tolist()))
+                client.ask({"cmd": "stop"}, "stopped")
+        finally:
+            slots.remove()
+        if any(each != played[0] for each in played):
+            raise CheckFailedError(
+                f"the same seeds gave different actions as lists, base64, slot and one by one: {played}"
+            )
+
+    def _join(self, client: Client, **more: Any) -> dict[str, Any]:
+        box = {"type": "Box", "low": "-Infinity", "high": "Infinity", "shape": [4], "dtype": "float32"}
+        two = {"type": "Discrete", "n": 2, "start": 0}
+        request = {"cmd": "init_agent", "observation_space": box, "action_space": two, "seed": _SEED, "agent": "a"}
+        ready = client.ask({**request, **more}, None)
+        if ready.get("type") == "error":
+            raise CheckSkippedError(f"its agent does not play with 4 numbers and 2 actions: {ready.get('message')}")
+        return ready
 
     def _dry_run(self, label: str, document: dict[str, Any]) -> Finished:
         return self.subject.run(label, "--config", self.subject.write_config(label, document), "--dry-run")
@@ -305,6 +335,7 @@ CHECKS: tuple[tuple[str, str, Callable[[Suite], None]], ...] = (
     ("interactive", "ping, bad requests and stop are answered", Suite.interactive_basics),
     ("interactive-env", "reset and step, repeatable by seed", Suite.interactive_environment),
     ("interactive-agent", "init_agent and select_action", Suite.interactive_agent),
+    ("interactive-lanes", "several episodes at once play as one by one", Suite.interactive_lanes),
 )
 
 
@@ -350,6 +381,23 @@ def _episodes(events: list[Event]) -> list[dict[str, Any]]:
     kept = ("episode", "return", "length", "seed", "agent")
     dumps = [event.model_dump(by_alias=True) for event in events if event.event == "episode"]
     return [{name: dump.get(name) for name in kept} for dump in dumps]
+
+
+def _play_lanes(client: Client, together: Any = None, one_by_one: list[Any] | None = None) -> list[Any]:
+    """Play both lanes for some steps; return the actions, step by step."""
+    for lane in range(2):
+        begin = {"cmd": "begin_episode", "agent": "a", "seed": _SEED + lane, "episode": lane, "lane": lane}
+        client.ask(begin, "episode_ready")
+    actions = []
+    for _ in range(_LANE_STEPS):
+        if one_by_one is None:
+            request = {"cmd": "select_actions", "agent": "a", "lanes": [0, 1], "observations": together}
+            actions.append(client.ask(request, "actions").get("actions"))
+            continue
+        single = {"cmd": "select_action", "agent": "a"}
+        asked = ({**single, "observation": row, "lane": lane} for lane, row in enumerate(one_by_one))
+        actions.append([client.ask(request, "action").get("action") for request in asked])
+    return actions
 
 
 def _has(answer: dict[str, Any], *fields: str) -> None:

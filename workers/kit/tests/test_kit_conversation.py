@@ -1,0 +1,200 @@
+"""A conversation in interactive mode: lanes, batches, arrays in every form, and the original's verbs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mosaic_worker.arrays import Slots, as_base64
+from mosaic_worker.config import with_checkpoint
+from mosaic_worker.conversation import Conversation
+from mosaic_worker.encoding import encode
+from mosaic_worker.errors import ConfigError
+from mosaic_worker.interactive import InteractiveWorker, StepResult
+from mosaic_worker.meanings import find_noop
+
+SPACE = {"type": "Discrete", "n": 5}
+
+
+class Counter(InteractiveWorker):
+    """Acts with the sum of what a lane sees, plus its seed; keeps what it was told."""
+
+    def __init__(self):
+        self.told = []
+        self.seeds = {}
+
+    def init_agent(self, observation_space, action_space, seed, agent):
+        self.seeds[agent, 0] = seed or 0
+
+    def inform(self, agent, facts):
+        self.told.append((agent, facts))
+
+    def begin_episode(self, agent, seed, episode, lane):
+        self.seeds[agent, lane] = seed
+
+    def select_actions(self, agent, observations, lanes, action_masks):
+        parts = observations["x"] if isinstance(observations, dict) else observations
+        return [float(np.sum(part)) + self.seeds[agent, lane] for part, lane in zip(parts, lanes, strict=True)]
+
+    def probabilities(self):
+        return [[0.25, 0.75]]
+
+
+class OneByOne(InteractiveWorker):
+    """Knows nothing of lanes."""
+
+    def init_agent(self, observation_space, action_space, seed, agent):
+        pass
+
+    def select_action(self, observation, agent, action_mask):
+        return [observation, action_mask]
+
+    def reset(self, seed):
+        return 0, {}
+
+    def step(self, action):
+        return StepResult(action, 0, 0.0, False, False, {})
+
+
+@pytest.fixture
+def slots():
+    made = Slots.create(4096)
+    yield made
+    made.remove()
+
+
+def talk(worker, *requests):
+    """Answers as a client reads them."""
+    conversation = Conversation(worker)
+    answers = [json.loads(encode(conversation.answer(encode(request)))) for request in requests]
+    conversation.close()
+    return answers
+
+
+def init(**more):
+    return {"cmd": "init_agent", "action_space": SPACE, "agent": "a", **more}
+
+
+def begin(lane, seed):
+    return {"cmd": "begin_episode", "agent": "a", "seed": seed, "episode": 3, "lane": lane}
+
+
+def batch(observations, lanes=(0, 1), **more):
+    return {"cmd": "select_actions", "agent": "a", "lanes": list(lanes), "observations": observations, **more}
+
+
+def test_lanes_are_played_in_one_batch_in_every_form_of_arrays(slots):
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    in_slot, _ = slots.put(rows, 64)
+    where = {"path": slots.path, "size": slots.size}
+    forms = [rows.tolist(), as_base64(rows), in_slot, {"x": in_slot}]
+    first, *answers = talk(
+        Counter(), init(lanes=2, slots=where), begin(0, 10), begin(1, 20), *(batch(form) for form in forms)
+    )
+    assert first == {"type": "agent_ready", "lanes": 2}
+    assert [answer["type"] for answer in answers] == ["episode_ready"] * 2 + ["actions"] * 4
+    assert all(answer["actions"] == [13.0, 32.0] for answer in answers[2:])
+
+
+def test_one_action_is_a_batch_of_one_and_has_probabilities_if_they_are_asked_for():
+    ask = {"cmd": "select_action", "agent": "a", "observation": {"x": [1, 2]}, "lane": 1}
+    requests = [init(lanes=2), begin(1, 5), ask, {**ask, "probabilities": True}]
+    *_, plain, more = talk(Counter(), *requests)
+    assert plain == {"type": "action", "action": 8.0}
+    assert more == {"type": "action", "action": 8.0, "probabilities": [0.25, 0.75]}
+
+
+def test_a_worker_without_lanes_says_so_and_is_asked_one_by_one():
+    answers = talk(
+        OneByOne(),
+        init(lanes=4),
+        begin(0, 1),
+        batch([[7]], [0]),
+        batch([[7], [8]]),
+        batch([[7]], [0], action_masks=[1]),
+    )
+    assert answers[0] == {"type": "agent_ready", "lanes": 0}
+    assert [answer["type"] for answer in answers[1:]] == ["error", "actions", "error", "actions"]
+    assert answers[2]["actions"] == [[[7], None]]
+    assert answers[4]["actions"] == [[[7], 1]]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (batch([[1], [2], [3]]), "not those of 2 lanes"),
+        (batch([[1]], [2]), "lane 2 is not one of the 2"),
+        (batch([[1]], []), "is not a list of lanes"),
+        (batch([[1]], [-1]), "is not a list of lanes"),
+        ({"cmd": "select_actions", "agent": "a", "lanes": [0]}, "needs observations"),
+        (batch({"slot": {"offset": 4090, "shape": [2, 4], "dtype": "<f4"}}), "is no array in 4096 bytes"),
+        (batch({"slot": {"offset": -8, "shape": [2, 4], "dtype": "<f4"}}), "is no array in 4096 bytes"),
+        (batch({"slot": {"offset": 0, "shape": [2, 4], "dtype": "nonsense"}}), "is no array in 4096 bytes"),
+        (batch({"slot": {"offset": 0, "shape": [2, 4], "dtype": "O"}}), "is no array in 4096 bytes"),
+        (batch({"slot": 3}), "is no array in 4096 bytes"),
+        (batch({"b64": "AAA", "shape": [2], "dtype": "<f4"}), "b64: not an array"),
+        (begin(5, 1), "lane 5 is not one of the 2"),
+        ({"cmd": "begin_episode", "agent": "a"}, "begin_episode needs seed"),
+        (init(slots={"path": "/nowhere", "size": 10}), "cannot be mapped"),
+        (init(slots={"path": 3}), "is not allowed"),
+        (init(lanes=0), "lanes 0 is not a whole number of 1 or more"),
+    ],
+)
+def test_a_bad_request_is_named_and_the_conversation_goes_on(slots, request_, message):
+    where = {"path": slots.path, "size": slots.size}
+    _, bad, good = talk(Counter(), init(lanes=2, slots=where), request_, {"cmd": "ping"})
+    assert bad["type"] == "error"
+    assert message in bad["message"]
+    assert good == {"type": "pong"}
+
+
+def test_a_slot_needs_a_file():
+    _, answer = talk(Counter(), init(), batch({"slot": {"offset": 0, "shape": [1], "dtype": "<f4"}}, [0]))
+    assert "no file was named" in answer["message"]
+
+
+@pytest.mark.parametrize("verb", ["cmd", "type", "command"])
+def test_the_verbs_of_the_original_are_understood(verb):
+    worker = Counter()
+    answers = talk(
+        worker,
+        {verb: "init_agent", "player_id": "p", "action_space": SPACE, "game_name": "chess_v6"},
+        {verb: "select_action", "player_id": "p", "observation": [2], "info": {"legal_moves": ["e4"]}},
+        {verb: "ping"},
+        {verb: "stop"},
+    )
+    assert [answer["type"] for answer in answers] == ["agent_ready", "action", "pong", "stopped"]
+    assert worker.told == [("p", {"game_name": "chess_v6"}), ("p", {"info": {"legal_moves": ["e4"]}})]
+
+
+def test_max_steps_of_a_reset_truncates_the_episode():
+    step = {"cmd": "step", "action": 1}
+    answers = talk(OneByOne(), {"cmd": "reset", "seed": 1, "max_steps": 2}, step, step, {"cmd": "reset"}, step)
+    assert [answer.get("truncated") for answer in answers] == [None, False, True, None, False]
+
+
+def test_a_checkpoint_is_put_where_the_worker_takes_it():
+    template = {"extras.mode": "interactive", "extras.path": "{checkpoint}"}
+    document = {"metadata": {"worker": {"config": {"extras": {"a": 1}}}}, "checkpoint": "/m.pt"}
+    filled = with_checkpoint(document, "my", template)
+    assert filled["metadata"]["worker"]["config"] == {"extras": {"a": 1, "mode": "interactive", "path": "/m.pt"}}
+    bare = with_checkpoint({**document, "checkpoint": None}, "my", template)
+    assert bare["metadata"]["worker"]["config"] == {"extras": {"a": 1, "mode": "interactive"}}
+    assert with_checkpoint({"x": 1}, "my", template) == {"x": 1}
+    with pytest.raises(ConfigError, match="plays no checkpoint"):
+        with_checkpoint(document, "my", {})
+
+
+@pytest.mark.parametrize(
+    ("meanings", "noop"),
+    [
+        (["left", "right", "forward", "pickup", "drop", "toggle", "done"], 6),
+        (["NOOP", "FIRE"], 0),
+        (["up", "no_action", "done"], 1),
+        (["push left", "stay-still"], 1),
+        (["left", "right"], None),
+        (None, None),
+    ],
+)
+def test_the_action_that_does_nothing_is_found_by_its_name(meanings, noop):
+    assert find_noop(meanings) == noop
