@@ -145,7 +145,7 @@ def submit(spec: str | os.PathLike[str] | dict[str, Any], /, **config: Any) -> R
 def compare(names: Iterable[str | Run], metric: str = "episode_return", by: list[str] | None = None) -> pd.DataFrame:
     """One row per setting with its seeds folded: seeds, mean, iqm, their 95 % intervals; best first."""
     from mosaic_services.comparison.collect import collect  # noqa: PLC0415 - takes a moment to import
-    from mosaic_services.comparison.scores import score  # noqa: PLC0415 - as above
+    from mosaic_services.statistics.scores import score  # noqa: PLC0415 - as above
 
     wanted = [each.id if isinstance(each, Run) else each for each in names]
     found = collect(bus(), wanted, metric)

@@ -5,20 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from mosaic_bus.commands import SeriesResult
 from mosaic_bus.messages import Resources, RunSpec
-from mosaic_services.comparison.curves import mean_curve
 from mosaic_services.comparison.folding import fold
-from mosaic_services.comparison.scores import score
+from mosaic_services.statistics.curves import mean_curve
+from mosaic_services.statistics.scores import score
 
 
 def spec(**config) -> RunSpec:
     return RunSpec(worker="w", config=config)
-
-
-def series(steps, values) -> SeriesResult:
-    none = [None] * len(steps)
-    return SeriesResult(metric="m", steps=steps, values=values, lows=none, highs=none, times=none, points=len(steps))
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_setting():
@@ -65,7 +59,7 @@ def test_one_seed_has_no_interval():
 
 
 def test_curves_are_averaged_over_those_that_have_come_that_far():
-    curve = mean_curve([series([0, 10], [0.0, 10.0]), series([0, 20], [0.0, 40.0]), series([], [])], points=21)
+    curve = mean_curve([([0, 10], [0.0, 10.0]), ([0, 20], [0.0, 40.0]), ([], [])], points=21)
     assert curve.steps.tolist() == list(range(21))
     assert curve.mean[10] == pytest.approx(15.0)
     assert curve.mean[20] == curve.low[20] == curve.high[20] == 40.0
@@ -73,4 +67,4 @@ def test_curves_are_averaged_over_those_that_have_come_that_far():
 
 
 def test_no_curve_of_nothing():
-    assert mean_curve([series([], []), series([1], [None])]) is None
+    assert mean_curve([([], []), ([1], [None])]) is None

@@ -13,14 +13,14 @@ from mosaic_services.cli.display.plot import COLOURS, draw_curves
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current
 from mosaic_services.comparison.collect import collect
-from mosaic_services.comparison.curves import mean_curve
-from mosaic_services.comparison.scores import FEW_SEEDS, score
+from mosaic_services.statistics.curves import mean_curve
+from mosaic_services.statistics.scores import FEW_SEEDS, score
 
 if TYPE_CHECKING:
     from mosaic_services.comparison.collect import Collected
-    from mosaic_services.comparison.curves import Curve
     from mosaic_services.comparison.folding import Setting
-    from mosaic_services.comparison.scores import Score
+    from mosaic_services.statistics.curves import Curve
+    from mosaic_services.statistics.scores import Score
 
 __all__ = ["command"]
 
@@ -57,7 +57,8 @@ def command(
     scored = [(each, score([found.scores[run] for run in each.runs])) for each in settings]
     scored.sort(key=lambda pair: pair[1].mean, reverse=not lowest)
     curves = {
-        each.label: mean_curve([found.curves[run] for run in each.runs if run in found.curves]) for each, _ in scored
+        each.label: mean_curve([(curve.steps, curve.values) for run in each.runs if (curve := found.curves.get(run))])
+        for each, _ in scored
     }
     drawn = {label: curve for label, curve in curves.items() if curve is not None}
     if to_csv is not None:

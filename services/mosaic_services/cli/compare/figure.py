@@ -9,7 +9,7 @@ from mosaic_services.cli.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mosaic_services.comparison.curves import Curve
+    from mosaic_services.statistics.curves import Curve
 
 __all__ = ["save_figure"]
 

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
-
-    from mosaic_bus.commands import SeriesResult
 
     Array = npt.NDArray[np.float64]
 
@@ -23,7 +21,7 @@ _POINTS = 200
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve over steps; `low` and `high` are equal to `mean` where only one run has come that far."""
+    """A curve over steps or seconds; `low` and `high` are equal to `mean` where only one run has come that far."""
 
     steps: Array
     mean: Array
@@ -31,9 +29,11 @@ class Curve:
     high: Array
 
 
-def mean_curve(series: Sequence[SeriesResult], points: int = _POINTS) -> Curve | None:
-    """Average curves over their common and own steps; None if none of them has a value."""
-    curves = [_known(each) for each in series]
+def mean_curve(
+    series: Iterable[tuple[Sequence[float | None], Sequence[float | None]]], points: int = _POINTS
+) -> Curve | None:
+    """Average curves, each a pair of steps and values, over their common and own steps; None if none has a value."""
+    curves = [_known(steps, values) for steps, values in series]
     curves = [(steps, values) for steps, values in curves if len(steps)]
     if not curves:
         return None
@@ -47,10 +47,10 @@ def mean_curve(series: Sequence[SeriesResult], points: int = _POINTS) -> Curve |
     return Curve(grid, mean, *_interval(rows, mean, count))
 
 
-def _known(series: SeriesResult) -> tuple[Array, Array]:
-    pairs = [(step, value) for step, value in zip(series.steps, series.values, strict=True) if value is not None]
-    steps, values = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    return steps, values
+def _known(steps: Sequence[float | None], values: Sequence[float | None]) -> tuple[Array, Array]:
+    pairs = [pair for pair in zip(steps, values, strict=True) if None not in pair]
+    known, found = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    return known, found
 
 
 def _interval(rows: Array, mean: Array, count: npt.NDArray[np.int64]) -> tuple[Array, Array]:

@@ -1,0 +1,1 @@
+"""Statistics of scores and games: aggregates, intervals, comparisons, ratings, the stopping rule. Pure."""
