@@ -6,8 +6,10 @@ from typing import Any
 from mosaic_worker.metadata import WorkerCapabilities, WorkerMetadata
 
 __all__ = [
+    "EpisodeMetrics",
     "EvaluationConfig",
     "EvaluationResults",
+    "PolicyEvaluator",
     "RayPolicyActor",
     "RayPolicyConfig",
     "RayPolicyController",
@@ -19,9 +21,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _RESUME = {"mode": "resume_training", "checkpoint_path": "{checkpoint}", "total_timesteps": "{steps}"}
+_PLAY = {"mode": "interactive", "policy_path": "{checkpoint}"}
+_INTERACTIVE = ("reset", "step", "init_agent", "begin_episode", "select_action", "select_actions")
 _LAZY = {
+    "EpisodeMetrics": "evaluation_results",
     "EvaluationConfig": "policy_evaluator",
     "EvaluationResults": "evaluation_results",
+    "PolicyEvaluator": "policy_evaluator",
     "RayPolicyActor": "policy_actor",
     "RayPolicyConfig": "policy_actor",
     "RayPolicyController": "policy_actor",
@@ -67,6 +73,8 @@ def get_worker_metadata() -> WorkerMetadata:
             supports_pause_resume=True,
             supports_resume=True,
             resume_config=_RESUME,
+            policy_config=_PLAY,
+            interactive_commands=_INTERACTIVE,
             requires_gpu=False,
             estimated_memory_mb=2048,
         ),

@@ -163,6 +163,10 @@ class RayWorkerConfig(FrameConfig):
     )
     eval_episodes: int = Field(default=100, ge=1, description="policy_eval: episodes; episode i has seed + i")
     deterministic: bool = Field(default=True, description="policy_eval and interactive: the likeliest action")
+    opponents: dict[str, str] = Field(
+        default_factory=dict,
+        description="policy_eval: agents that another checkpoint acts for (an absolute path), or `random`",
+    )
 
     @model_validator(mode="before")
     @classmethod
