@@ -86,7 +86,7 @@ def test_nan_infinity_and_null_are_understood(stack):
     )
     assert stack.summary(run).malformed == 0
     assert len(events(stack, run, "step")) == 3
-    assert stack.bus.request("telemetry", Series(run=run, metric="lr")).values == [0.5]
+    assert stack.bus.request("telemetry", Series(runs=[run], metrics=["lr"])).only.values == [0.5]
 
 
 def test_last_line_without_newline_is_stored(stack):

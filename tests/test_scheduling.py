@@ -114,7 +114,7 @@ def test_a_run_that_failed_goes_on_from_its_checkpoint_and_says_why(stack):
     steps = [event["step"] for event in journal if event["event"] == "step"]
     assert steps == list(range(40, 100))
     stack.wait_stored(run)
-    curve = stack.bus.request("telemetry", Series(run=run, metric="reward"))
+    curve = stack.bus.request("telemetry", Series(runs=[run], metrics=["reward"])).only
     assert curve.steps == list(range(100)), "the ten steps that were lost and played again are in it once"
     why = stack.bus.request("scheduler", Why(run=run))
     assert any("attempt 1 on testhost failed" in fact and "step 40" in fact for fact in why.facts), why.facts

@@ -406,7 +406,7 @@ def test_refusals_carry_code_message_and_details(shared_broker):
             error = await refusal(Cancel(run="refuse"))
             assert (error.code, error.message) == (RefusalCode.ALREADY_FINAL, "it has ended")
             assert error.details == RefusalDetails(state="failed")
-            error = await refusal(Series(run="x", metric="y"))
+            error = await refusal(Series(runs=["x"], metrics=["y"]))
             assert error.code == "unknown_command"
             assert error.details.value == "series"
             assert error.details.allowed == ["cancel", "info", "ping", "runs", "stats"]

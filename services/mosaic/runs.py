@@ -81,9 +81,8 @@ class Run:
 
         `agent` selects the curve of one agent of several.
         """
-        found = bus().request(
-            "telemetry", Series(run=self.id, metric=metric, agent=agent, max_points=points), timeout=60.0
-        )
+        asked = Series(runs=[self.id], metrics=[metric], agent=agent, max_points=points)
+        found = bus().request("telemetry", asked, timeout=60.0).only
         columns = {
             "step": found.steps,
             "value": found.values,  # noqa: PD011 - a field of ours

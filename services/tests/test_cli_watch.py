@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from ulid import ULID
 
-from mosaic_bus.commands import Logs, Rows, SeriesResult
+from mosaic_bus.commands import Curve, Logs, Rows, RunCurves, SeriesResult
 from mosaic_bus.messages import HostState, Resources, RunState, RunSummary
 from mosaic_services.cli.watch.endings import Endings
 from mosaic_services.cli.watch.feed import Feed, View
@@ -257,7 +257,9 @@ class Telemetry:
         self.while_asked()
         if isinstance(command, Logs):
             return Rows(rows=[{"line": f"{self.log} {command.run}"}])
-        return SeriesResult(metric=command.metric, steps=[], values=[], lows=[], highs=[], times=[], points=0)
+        columns = {key: [] for key in ("steps", "values", "lows", "highs", "times", "counts")}
+        curve = Curve(metric=command.metrics[0], **columns, points=0)
+        return SeriesResult(runs=[RunCurves(run=command.runs[0], position=[1], curves=[curve])])
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from mosaic_bus.commands import Checkpoints, Episodes, Events, Logs, Metrics, Scalars, Series, Streams, Summaries
+from mosaic_bus.commands import Checkpoints, Curve, Episodes, Events, Logs, Metrics, Scalars, Series, Streams, Summaries
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_services.telemetry import queries as module
 from mosaic_services.telemetry.columns import read_journal, read_log
@@ -63,23 +63,28 @@ def episodes(first: int, count: int) -> list[object]:
     ]
 
 
+def curve(queries: Queries, metric: str, **choice: object) -> Curve:
+    return queries.series(Series(runs=["run"], metrics=[metric], **choice)).only
+
+
 def test_short_series_is_given_as_it_is(store, queries):
     save(store, episodes(0, 5))
-    series = queries.series(Series(run="run", metric="episode_return"))
+    series = curve(queries, "episode_return")
     assert series.steps == [0, 10, 20, 30, 40]
     assert series.values == series.lows == series.highs == [0, 1, 2, 3, 4]
     assert (series.times, series.points) == ([0, 1, 2, 3, 4], 5)
 
 
-def test_long_series_is_thinned_into_buckets_of_steps(store, queries):
+def test_long_series_is_thinned_into_buckets_of_lines(store, queries):
     save(store, episodes(0, 10_000))
-    series = queries.series(Series(run="run", metric="episode_return", max_points=100))
-    assert series.points == 10_000
-    assert len(series.steps) == 100
-    assert (series.lows[0], series.highs[0], series.values[0]) == (0, 99, 49.5)
-    assert (series.lows[-1], series.highs[-1]) == (9900, 9999)
+    series = curve(queries, "episode_return", max_points=100)
+    assert series.points == sum(series.counts) == 10_000
+    assert len(series.steps) == 79
+    assert series.counts[:-1] == [128] * 78
+    assert (series.lows[0], series.highs[0], series.values[0]) == (0, 127, 63.5)
+    assert (series.lows[-1], series.highs[-1]) == (9984, 9999)
     assert series.steps == sorted(series.steps)
-    part = queries.series(Series(run="run", metric="episode_return", first_step=500, last_step=590))
+    part = curve(queries, "episode_return", first_step=500, last_step=590)
     assert part.values == [50, 51, 52, 53, 54, 55, 56, 57, 58, 59]
 
 
@@ -87,7 +92,7 @@ def test_reward_is_a_series_of_the_steps(store, queries):
     save(
         store, [{"event": "step", "step": each, "reward": None if each % 2 else each, "ts": 1.0} for each in range(10)]
     )
-    assert queries.series(Series(run="run", metric="reward")).steps == [0, 2, 4, 6, 8]
+    assert curve(queries, "reward").steps == [0, 2, 4, 6, 8]
     assert queries.metrics(Metrics(run="run")).metrics == {"reward": 5}
 
 
@@ -96,12 +101,12 @@ def test_value_that_is_not_a_number_is_a_point_without_value(store, queries):
         store,
         [{"event": "scalars", "step": each, "values": {"loss": value}} for each, value in enumerate([1, "NaN", 3])],
     )
-    assert queries.series(Series(run="run", metric="loss")).values == [1, None, 3]
+    assert curve(queries, "loss").values == [1, None, 3]
 
 
 def test_series_of_an_unknown_metric_is_empty(store, queries):
     save(store, episodes(0, 1))
-    assert queries.series(Series(run="run", metric="nothing")).points == 0
+    assert curve(queries, "nothing").points == 0
 
 
 def resumes_from(step: int) -> list[object]:
@@ -111,8 +116,8 @@ def resumes_from(step: int) -> list[object]:
 def test_attempts_are_joined_or_told_apart(store, queries):
     save(store, episodes(0, 3), attempt=1)
     save(store, resumes_from(20) + episodes(3, 2), attempt=2)
-    assert queries.series(Series(run="run", metric="episode_return")).values == [0, 1, 2, 3, 4]
-    assert queries.series(Series(run="run", metric="episode_return", attempt=2)).values == [3, 4]
+    assert curve(queries, "episode_return").values == [0, 1, 2, 3, 4]
+    assert curve(queries, "episode_return", attempt=2).values == [3, 4]
     assert [row["return"] for row in queries.episodes(Episodes(run="run", attempt=1)).rows] == [0, 1, 2]
     assert queries.episodes(Episodes(run="run", attempt=3)).rows == []
     assert queries.events(Events(run="run", attempt=3)).rows == []
@@ -126,13 +131,13 @@ def test_steps_that_a_later_attempt_played_again_count_once(store, queries):
     save(store, resumes_from(21) + [{**each, "reward": 1.5} for each in steps[21:]] + again, attempt=2)
     save(store, [*resumes_from(40), {"event": "run_failed", "category": "infrastructure"}], attempt=3)
     whole = [0, 1, 2, 103, 104, 105]
-    assert queries.series(Series(run="run", metric="episode_return")).values == whole
+    assert curve(queries, "episode_return").values == whole
     assert [row["return"] for row in queries.episodes(Episodes(run="run")).rows] == whole
-    assert queries.series(Series(run="run", metric="reward")).values == [0.5] * 21 + [1.5] * 39
+    assert curve(queries, "reward").values == [0.5] * 21 + [1.5] * 39
     assert queries.metrics(Metrics(run="run")).metrics == {"reward": 60, "episode_length": 6, "episode_return": 6}
     save(store, [*resumes_from(10), {**again[0], "step": 15}], attempt=4)
-    assert queries.series(Series(run="run", metric="episode_return")).values == [0, 1, 103]
-    assert queries.series(Series(run="run", metric="episode_return", attempt=1)).values == [0, 1, 2, 3, 4, 5]
+    assert curve(queries, "episode_return").values == [0, 1, 103]
+    assert curve(queries, "episode_return", attempt=1).values == [0, 1, 2, 3, 4, 5]
 
 
 def test_attempt_from_the_beginning_replaces_the_earlier_ones(store, queries):
@@ -172,7 +177,7 @@ def test_episodes_without_steps_after_a_checkpoint_are_replaced(store, queries):
     save(store, resumes_from(20) + course(3, 5), attempt=2)
     found = [(row["attempt"], row["episode"], row["step"]) for row in queries.episodes(Episodes(run="run")).rows]
     assert found == [(1, 1, 10), (1, 2, 20), (2, 3, 30), (2, 4, 40)]
-    assert queries.series(Series(run="run", metric="episode_return")).values == [1, 2, 3, 4]
+    assert curve(queries, "episode_return").values == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("attempt", [None, 2])
@@ -246,7 +251,7 @@ def reports_apart(first: int, last: int) -> list[object]:
 
 
 def values_of(queries: Queries, metric: str, agent: str | None = None) -> list[float | None]:
-    return queries.series(Series(run="run", metric=metric, agent=agent)).values
+    return curve(queries, metric, agent=agent).values
 
 
 def test_series_of_an_agent_and_of_the_team(store, queries):
@@ -351,7 +356,7 @@ def test_run_without_a_log_has_an_empty_one(store, queries):
     "ask",
     [
         lambda queries: queries.metrics(Metrics(run="x")),
-        lambda queries: queries.series(Series(run="x", metric="m")),
+        lambda queries: queries.series(Series(runs=["x"], metrics=["m"])),
         lambda queries: queries.episodes(Episodes(run="x")),
         lambda queries: queries.events(Events(run="x")),
         lambda queries: queries.logs(Logs(run="x")),

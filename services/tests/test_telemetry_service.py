@@ -406,7 +406,7 @@ def test_summaries_are_published_and_queries_answered(processes):
                 "episode_length": 1,
                 "loss": 1,
             }
-            series = await bus.request("telemetry", Series(run=run, metric="loss"))
+            series = (await bus.request("telemetry", Series(runs=[run], metrics=["loss"]))).only
             assert (series.steps, series.values, series.points) == ([99], [0.25], 1)
             assert (await bus.request("telemetry", Episodes(run=run))).rows[0]["length"] == 100
             events = await bus.request("telemetry", Events(run=run, kinds=["malformed"]))

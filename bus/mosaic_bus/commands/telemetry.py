@@ -12,12 +12,14 @@ from mosaic_bus.messages import AttemptNumber, Model, RunSummary, StreamKind, Wh
 __all__ = [
     "Checkpoints",
     "CheckpointsResult",
+    "Curve",
     "Episodes",
     "Events",
     "Logs",
     "Metrics",
     "MetricsResult",
     "Rows",
+    "RunCurves",
     "SavedCheckpoint",
     "Scalars",
     "Series",
@@ -62,25 +64,66 @@ class Metrics(Query[MetricsResult]):
     run: str
 
 
-class SeriesResult(Model):
-    """One series, thinned to at most the points asked for; each point is the mean of its bucket."""
+class Curve(Model):
+    """One series, thinned to at most `max_points` buckets; each keeps the minimum and maximum of its points."""
 
     metric: str
     steps: list[int]
-    values: list[float | None]
+    values: list[float | None] = Field(description="the mean of each bucket")
     lows: list[float | None]
     highs: list[float | None]
     times: list[float | None]
+    counts: list[int] = Field(description="points in each bucket")
     points: Whole = Field(description="how many there are before thinning")
+    whole: bool = Field(
+        default=True, description="False if the curve holds only the points after `since`; True if it replaces all"
+    )
+
+
+JournalPosition = Annotated[list[Annotated[Whole, Field(ge=0, lt=2**63)]], Field(max_length=10_000)]
+
+
+class RunCurves(Model):
+    """The curves of one run, as stored at one moment."""
+
+    run: str
+    position: JournalPosition = Field(
+        description="how many lines were stored of the journal of each attempt, the first attempt first"
+    )
+    since: JournalPosition | None = Field(
+        default=None, description="the position after which the curves begin; None for the whole run"
+    )
+    cut: int | None = Field(
+        default=None,
+        description="a new attempt has begun since then: drop the points with a higher step before adding these",
+    )
+    curves: list[Curve]
+
+
+class SeriesResult(Model):
+    """Curves by run, in the order in which they were asked for. Of several runs, those without events are left out."""
+
+    runs: list[RunCurves]
+
+    @property
+    def only(self) -> Curve:
+        """The curve, if one run and one metric were asked for."""
+        [run] = self.runs
+        [curve] = run.curves
+        return curve
 
 
 class Series(Query[SeriesResult]):
-    """A series of a run: `episode_return`, `episode_length`, `reward`, or the name of a scalar."""
+    """Curves of runs: `episode_return`, `episode_length`, `reward`, or the names of scalars.
+
+    Buckets are stretches of lines of the journal. Their width is a power of two, so a full bucket stays as it is while
+    the run goes on. A single run that is not known is refused with `unknown_run`.
+    """
 
     name: ClassVar[str] = "series"
     result: ClassVar[type[Model]] = SeriesResult
-    run: str
-    metric: str
+    runs: list[str] = Field(min_length=1, max_length=500)
+    metrics: list[str] = Field(min_length=1, max_length=100)
     agent: str | None = Field(
         default=None,
         description="None for the team: events without an agent if there are some, or else one point per episode or"
@@ -92,6 +135,9 @@ class Series(Query[SeriesResult]):
     max_points: Whole = Field(default=500, ge=2, le=100_000)
     first_step: Step | None = None
     last_step: Step | None = None
+    since: dict[str, JournalPosition] = Field(
+        default_factory=dict, description="by run, the `position` of an earlier answer: only points after it"
+    )
 
 
 class Rows(Model):

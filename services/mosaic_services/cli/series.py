@@ -16,7 +16,7 @@ from mosaic_services.cli.options import current
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
-    from mosaic_bus.commands import SeriesResult
+    from mosaic_bus.commands import Curve
     from mosaic_bus.messages import RunState
 
 __all__ = ["command"]
@@ -51,16 +51,17 @@ def command(
         _plot(found, metric)
 
 
-def _series(bus: Bus, run: RunState, metric: str, agent: str | None, points: int) -> SeriesResult:
+def _series(bus: Bus, run: RunState, metric: str, agent: str | None, points: int) -> Curve:
     names = bus.request("telemetry", Metrics(run=run.run))
     for what, given, known in (("metric", metric, list(names.metrics)), ("agent", agent, names.agents)):
         if given is not None and given not in known:
             listed = "it has: " + ", ".join(sorted(known)) if known else "it has none yet"
             raise InputError(f"run {short(run.run)} has no {what} {given!r}", did_you_mean(given, known) or listed)
-    return bus.request("telemetry", Series(run=run.run, metric=metric, agent=agent, max_points=points))
+    asked = Series(runs=[run.run], metrics=[metric], agent=agent, max_points=points)
+    return bus.request("telemetry", asked).only
 
 
-def _print_table(found: list[tuple[RunState, SeriesResult]], metric: str) -> None:
+def _print_table(found: list[tuple[RunState, Curve]], metric: str) -> None:
     rows = table("run", "step", metric, "low", "high", right=("step", metric, "low", "high"))
     for run, series in found:
         for step, *row in zip(series.steps, series.values, series.lows, series.highs, strict=True):
@@ -68,7 +69,7 @@ def _print_table(found: list[tuple[RunState, SeriesResult]], metric: str) -> Non
     console().print(rows)
 
 
-def _plot(found: list[tuple[RunState, SeriesResult]], metric: str) -> None:
+def _plot(found: list[tuple[RunState, Curve]], metric: str) -> None:
     curves: list[tuple[list[float], list[float]]] = []
     for _, series in found:
         pairs = [(step, value) for step, value in zip(series.steps, series.values, strict=True) if value is not None]

@@ -13,7 +13,7 @@ from mosaic_services.sweeps.trials import metric_value
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus
-    from mosaic_bus.commands import SeriesResult
+    from mosaic_bus.commands import Curve
     from mosaic_bus.messages import RunSpec, RunState
 
 __all__ = ["Collected", "collect", "resolve"]
@@ -21,6 +21,8 @@ __all__ = ["Collected", "collect", "resolve"]
 _MOST_RUNS = 1000
 # Of a scalar, the mean of this many last points; of returns, telemetry keeps the mean of the last 100 episodes itself.
 _LAST_POINTS = 100
+_ALL_POINTS = 100_000
+_RUNS_AT_ONCE = 20
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Collected:
     states: dict[str, RunState]
     specs: dict[str, RunSpec]
     scores: dict[str, float]
-    curves: dict[str, SeriesResult]
+    curves: dict[str, Curve]
 
     def fold(self, by: list[str] | None) -> list[Setting]:
         """Group the runs that have a score into settings; raise `KeyError` if no run has one of the keys."""
@@ -44,10 +46,11 @@ def collect(bus: Bus, names: list[str], metric: str, points: int = 400) -> Colle
     specs = {run: bus.request("scheduler", Show(run=run)).spec for run in states}
     found = bus.request("telemetry", Summaries(runs=list(states))).summaries if states else []
     summaries = {each.run: each for each in found}
-    curves = {run: series for run in states if (series := _series(bus, run, metric, points)) is not None}
+    curves = _curves(bus, list(states), metric, points)
+    every = {} if metric == "episode_return" else _curves(bus, list(states), metric, _ALL_POINTS)
     scores = {}
     for run in states:
-        value = metric_value(summaries.get(run), metric) if metric == "episode_return" else _last(bus, run, metric)
+        value = metric_value(summaries.get(run), metric) if metric == "episode_return" else _last(every.get(run))
         if value is not None:
             scores[run] = value
     return Collected(states, specs, scores, curves)
@@ -69,17 +72,21 @@ def resolve(bus: Bus, name: str) -> list[RunState]:
         return list(reversed(found))
 
 
-def _series(bus: Bus, run: str, metric: str, points: int) -> SeriesResult | None:
-    try:
-        series = bus.request("telemetry", Series(run=run, metric=metric, max_points=points))
-    except CommandRefusedError as error:
-        if error.code == RefusalCode.UNKNOWN_RUN:
-            return None
-        raise
-    return series if series.points else None
+def _curves(bus: Bus, runs: list[str], metric: str, points: int) -> dict[str, Curve]:
+    """Read a series of each run; those without a point are left out."""
+    found: dict[str, Curve] = {}
+    for at in range(0, len(runs), _RUNS_AT_ONCE):
+        asked = Series(runs=runs[at : at + _RUNS_AT_ONCE], metrics=[metric], max_points=points)
+        try:
+            answer = bus.request("telemetry", asked, timeout=60.0)
+        except CommandRefusedError as error:
+            if error.code == RefusalCode.UNKNOWN_RUN:  # of a single run
+                continue
+            raise
+        found |= {each.run: each.curves[0] for each in answer.runs if each.curves[0].points}
+    return found
 
 
-def _last(bus: Bus, run: str, metric: str) -> float | None:
-    series = _series(bus, run, metric, 100_000)
-    known = [value for value in (series.values if series else []) if value is not None][-_LAST_POINTS:]
+def _last(curve: Curve | None) -> float | None:
+    known = [value for value in (curve.values if curve else []) if value is not None][-_LAST_POINTS:]
     return sum(known) / len(known) if known else None

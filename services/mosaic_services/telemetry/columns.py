@@ -74,6 +74,7 @@ class Journal:
     episodes: list[Episode] = field(default_factory=list)
     agents: list[tuple[int, str]] = field(default_factory=list)  # of the steps that name one
     top_step: int | None = None
+    plain: bool = False  # every line is a step of the team with a step, a time and a reward
 
     @property
     def malformed(self) -> list[tuple[int, str]]:
@@ -117,7 +118,8 @@ def read_journal(data: bytes, last_step: int = 0) -> Journal:
             index for index, (kind, step, ts) in enumerate(odd) if kind != "step" or type(step) is not int or ts is None
         ]
     # One search of the bytes spares most batches, those of a single agent, a look at every line.
-    if None in values or (None in agents and b'"agent' in data):
+    incomplete = None in values
+    if incomplete or (None in agents and b'"agent' in data):
         pairs = zip(values, agents, strict=True)
         plain = (index for index, (value, agent) in enumerate(pairs) if value is None or agent is None)
         others = sorted({*others, *(index for index in plain if not objects[index].keys().isdisjoint(_FORMER_PLACES))})
@@ -132,6 +134,9 @@ def read_journal(data: bytes, last_step: int = 0) -> Journal:
     if not {_NOTHING}.issuperset(map(type, agents)):
         named = ((index, name(agent)) for index, agent in enumerate(agents) if agent is not None)
         journal.agents = [(index, agent) for index, agent in named if agent and kinds[index] == "step"]
+    # Cleaning, which makes another list, can leave holes.
+    cleaned = journal.values is not values or journal.steps is not steps
+    journal.plain = not (others or incomplete or cleaned or journal.agents)
     if journal.events:
         _fill(journal, last_step)
     return journal

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
 
-__all__ = ["LAST_NUMBER", "NUMBER_BITS", "Part", "join", "span"]
+__all__ = ["LAST_NUMBER", "NUMBER_BITS", "Part", "cut_since", "join", "span", "stored"]
 
 NUMBER_BITS = 40
 """An event's id is its stream's id and, in the lower bits, its number: insertion is always at the end of a stream."""
@@ -45,8 +46,32 @@ def join(db: sqlite3.Connection, run: str, attempt: int | None = None) -> list[P
             break
         parts.append(Part(stream, each, last))
         if len(streams) > 1 and (first := _first_step(db, stream)) is not None:
-            last = min(_resumed_at(db, stream), first - 1, last)
+            last = min(_resumed_at(db, stream), first[1] - 1, last)
     return parts[::-1]
+
+
+def stored(db: sqlite3.Connection, run: str) -> list[int]:
+    """Return how many lines are stored of the journal of each attempt, the first attempt first."""
+    found = dict(
+        db.execute("SELECT attempt, number FROM streams WHERE run = ? AND kind = 'journal'", (run,)).fetchall()
+    )
+    return [found.get(attempt, 0) for attempt in range(1, max(found, default=0) + 1)]
+
+
+def cut_since(db: sqlite3.Connection, run: str, since: Sequence[int]) -> int | None:
+    """Return the step up to which points that were read at a position still count; None if all do.
+
+    An attempt that has begun since then replaces the steps after its checkpoint, or all of them.
+    """
+    cuts = []
+    for stream, attempt in db.execute(
+        "SELECT id, attempt FROM streams WHERE run = ? AND kind = 'journal' AND attempt > 1",
+        (run,),
+    ).fetchall():
+        known = since[attempt - 1] if attempt <= len(since) else 0
+        if (first := _first_step(db, stream)) is not None and first[0] >= known:
+            cuts.append(min(_resumed_at(db, stream), first[1] - 1))
+    return min(cuts, default=None)
 
 
 def span(stream: int) -> tuple[int, int]:
@@ -54,14 +79,14 @@ def span(stream: int) -> tuple[int, int]:
     return stream << NUMBER_BITS, stream << NUMBER_BITS | LAST_NUMBER
 
 
-def _first_step(db: sqlite3.Connection, stream: int) -> int | None:
-    """Find the first step that an attempt reported anything of."""
-    row = db.execute(
-        "SELECT step FROM events WHERE id BETWEEN ? AND ? AND kind IN ('step', 'episode', 'scalars')"
+def _first_step(db: sqlite3.Connection, stream: int) -> tuple[int, int] | None:
+    """Find the first line and step that an attempt reported anything of."""
+    row: tuple[int, int] | None = db.execute(
+        "SELECT id & ?, step FROM events WHERE id BETWEEN ? AND ? AND kind IN ('step', 'episode', 'scalars')"
         " AND step IS NOT NULL ORDER BY id LIMIT 1",
-        span(stream),
+        (LAST_NUMBER, *span(stream)),
     ).fetchone()
-    return None if row is None else int(row[0])
+    return row
 
 
 def _resumed_at(db: sqlite3.Connection, stream: int) -> int:

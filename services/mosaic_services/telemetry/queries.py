@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from mosaic_bus.commands import (
     Metrics,
     MetricsResult,
     Rows,
+    RunCurves,
     SavedCheckpoint,
     Scalars,
     Series,
@@ -28,8 +30,9 @@ from mosaic_bus.commands import (
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_services.telemetry.columns import TEAM
-from mosaic_services.telemetry.course import LAST_NUMBER, NUMBER_BITS, Part, join, span
-from mosaic_services.telemetry.series import choose, find_names, has_team
+from mosaic_services.telemetry.course import LAST_NUMBER, NUMBER_BITS, Part, cut_since, join, span, stored
+from mosaic_services.telemetry.curves import Range, count_points, read_curve
+from mosaic_services.telemetry.series import find_all, has_team
 from mosaic_services.telemetry.streams import StreamKey
 from mosaic_services.telemetry.summary import Summary
 from mosaic_worker.events import read_line
@@ -146,20 +149,30 @@ class Queries:
         """Return the names of a run's series with their numbers of points, and of its agents."""
         with self._read() as db:
             parts = _parts(db, command.run)
-            names, agents = find_names(db, parts)
-            counts = {name: choose(db, name, parts).count(db) for name in names}
+            names, agents = find_all(db, parts)
+            counts = {name: count_points(db, name, parts) for name in names}
         return MetricsResult(metrics={name: count for name, count in counts.items() if count}, agents=agents)
 
     def series(self, command: Series) -> SeriesResult:
-        """Return a series, thinned into buckets of steps with mean, minimum and maximum."""
+        """Return curves of runs, each thinned into buckets of lines with mean, minimum and maximum."""
         with self._read() as db:
-            parts = _parts(db, command.run, command.attempt)
-            source = choose(db, command.metric, parts, command.agent, command.first_step, command.last_step)
-            rows, points = source.thinned(db, command.max_points)
-        steps, means, lows, highs, times = (list(column) for column in zip(*rows, strict=True)) if rows else ([],) * 5
-        return SeriesResult(
-            metric=command.metric, steps=steps, values=means, lows=lows, highs=highs, times=times, points=points
-        )
+            runs = [self._curves_of(db, run, command) for run in dict.fromkeys(command.runs)]
+        return SeriesResult(runs=[each for each in runs if each is not None])
+
+    def _curves_of(self, db: sqlite3.Connection, run: str, command: Series) -> RunCurves | None:
+        if len(command.runs) == 1:
+            _require_known(db, run)
+        position = stored(db, run)
+        if not position:
+            return None
+        since = command.since.get(run, [])
+        if len(since) > len(position) or any(map(operator.gt, since, position)):
+            since = []  # the store has lost what was read: begin again
+        parts = join(db, run, command.attempt)
+        asked = Range(command.first_step, command.last_step, tuple(since))
+        curves = [read_curve(db, each, parts, command.agent, asked, command.max_points) for each in command.metrics]
+        cut = cut_since(db, run, since) if since and command.attempt is None else None
+        return RunCurves(run=run, since=since or None, position=position, cut=cut, curves=curves)
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mosaic_services.telemetry.columns import TEAM
 from mosaic_services.telemetry.course import NUMBER_BITS, join, span
 from mosaic_services.telemetry.errors import StoreLayoutError
+from mosaic_services.telemetry.pyramids import Pyramids
 from mosaic_services.telemetry.streams import Counts, Stream, StreamKey
 from mosaic_services.telemetry.summary import SCALARS, Summary
 from mosaic_services.telemetry.tally import Tally
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["INSERT_EVENT", "Entry", "Store", "open_for_writing"]
 
-_VERSION = 2
+_VERSION = 3
 
 # Large pages and 16 MiB of write-ahead log between checkpoints: fewer system calls per row, 20 % faster than the
 # defaults of SQLite.
@@ -93,6 +94,28 @@ CREATE TABLE IF NOT EXISTS episodes (
     seed INTEGER,
     PRIMARY KEY (stream, agent, number)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS series (
+    id INTEGER PRIMARY KEY,
+    stream INTEGER NOT NULL,
+    source TEXT NOT NULL,           -- step, episode or scalar
+    metric TEXT NOT NULL,
+    agent TEXT NOT NULL,            -- empty: the team
+    UNIQUE (stream, source, metric, agent)
+);
+CREATE TABLE IF NOT EXISTS blocks ( -- the closed blocks of the pyramid over each series, see blocks.py
+    series INTEGER NOT NULL,
+    level INTEGER NOT NULL,
+    block INTEGER NOT NULL,         -- of the lines from block << level on
+    n INTEGER NOT NULL,
+    valued INTEGER NOT NULL,        -- points with a value
+    total REAL,
+    low REAL,
+    high REAL,
+    first_step INTEGER NOT NULL,
+    last_step INTEGER NOT NULL,
+    ts REAL,
+    PRIMARY KEY (series, level, block)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS logs (
     id INTEGER PRIMARY KEY,         -- stream << 40 | number
     line
@@ -159,6 +182,8 @@ class Store:
         self._db = sqlite3.connect(":memory:", check_same_thread=False)
         self._db.close()  # so that use before `open` raises an error of SQLite
         self._next_id = 1
+        self._next_series = 1
+        self._pyramids: dict[int, Pyramids] = {}  # of the streams that lines were added to
 
     def open(self) -> None:
         """Open the file, or reopen it after an error."""
@@ -166,6 +191,8 @@ class Store:
             self._db.close()
         self._db = open_for_writing(self.path)
         self._next_id = 1 + (self._db.execute("SELECT max(id) FROM streams").fetchone()[0] or 0)
+        self._next_series = 1 + (self._db.execute("SELECT max(id) FROM series").fetchone()[0] or 0)
+        self._pyramids.clear()
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and close it."""
@@ -189,6 +216,7 @@ class Store:
 
     def rollback(self) -> None:
         """Roll back, if SQLite has not done so itself."""
+        self._pyramids.clear()
         with contextlib.suppress(sqlite3.Error):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -258,6 +286,8 @@ class Store:
 
     def save(self, entry: Entry, changed_at: float) -> None:
         """Write a stream's position, counts and summary."""
+        if entry.stream.final:
+            self._pyramids.pop(entry.id, None)
         stream, counts = entry.stream, entry.stream.counts
         self._db.execute(
             _SAVE_STREAM,
@@ -280,6 +310,9 @@ class Store:
 
     def add_journal(self, stream_id: int, first: int, journal: Journal) -> None:
         """Write the lines of a batch; `first` is the number of its first line."""
+        pyramids = self._pyramids.get(stream_id)
+        if pyramids is None:  # reads what is stored, so it must be made before more is
+            pyramids = self._pyramids[stream_id] = Pyramids(self._db, stream_id, self._new_series)
         start = stream_id << NUMBER_BITS | first
         ids = range(start, start + len(journal.lines))
         columns = (journal.kinds, journal.times, journal.steps, journal.values, journal.lines)
@@ -313,6 +346,11 @@ class Store:
                 "INSERT INTO malformed (id, reason) VALUES (?, ?)",
                 [(start + index, reason) for index, reason in malformed],
             )
+        pyramids.add(first, journal)
+
+    def _new_series(self) -> int:
+        self._next_series += 1
+        return self._next_series - 1
 
     def add_log(self, stream_id: int, first: int, lines: Sequence[str | bytes]) -> None:
         """Write lines of a log."""
@@ -329,6 +367,11 @@ class Store:
             self._db.execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", ids)  # noqa: S608 - a constant
         for table in ("points", "episodes"):
             self._db.execute(f"DELETE FROM {table} WHERE stream = ? AND number >= ?", (stream_id, first))  # noqa: S608
+        self._pyramids.pop(stream_id, None)
+        self._db.execute(
+            "DELETE FROM blocks WHERE series IN (SELECT id FROM series WHERE stream = ?) AND block >= ? >> level",
+            (stream_id, first),
+        )
 
 
 def _entry(row: tuple[int, str, int, str, str, int, int, int, int, int, int, bytes | None]) -> Entry:

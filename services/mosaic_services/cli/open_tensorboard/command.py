@@ -92,7 +92,8 @@ def _write(python: Path, bus: Bus, runs: list[RunState], folder: Path) -> None:
 def _curves(bus: Bus, run: RunState) -> Iterator[dict[str, Any]]:
     name = f"{run.name}-{short(run.run)}"
     for metric in bus.request("telemetry", Metrics(run=run.run)).metrics:
-        series = bus.request("telemetry", Series(run=run.run, metric=metric, max_points=_MOST_POINTS), timeout=60.0)
+        asked = Series(runs=[run.run], metrics=[metric], max_points=_MOST_POINTS)
+        series = bus.request("telemetry", asked, timeout=60.0).only
         points = [
             (step, value, at)
             for step, value, at in zip(series.steps, series.values, series.times, strict=True)

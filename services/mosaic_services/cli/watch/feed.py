@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mosaic_bus.commands import GroupState, Logs, Runs, Series, SeriesResult, Summaries
+from mosaic_bus.commands import Curve, GroupState, Logs, Runs, Series, Summaries
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
 from mosaic_bus.messages import HostState, RunState, RunStateName, RunSummary, Usage
 from mosaic_services.cli.wait.silence import require_answers
@@ -45,7 +45,7 @@ class View:
     # Only if one group is watched:
     group: GroupState | None = None
     # Only for the open run:
-    series: SeriesResult | None = None
+    series: Curve | None = None
     log: list[str] = field(default_factory=list)
 
     @property
@@ -181,9 +181,8 @@ class Feed:
         if asked is not None and asked[:2] == (run, summary) and now < asked[2] + patience:
             return view
         try:
-            series = self._bus.request(
-                "telemetry", Series(run=run, metric="episode_return", max_points=120), timeout=_ANSWER_S
-            )
+            asked_for = Series(runs=[run], metrics=["episode_return"], max_points=120)
+            series = self._bus.request("telemetry", asked_for, timeout=_ANSWER_S).only
             rows = self._bus.request("telemetry", Logs(run=run, tail=8), timeout=_ANSWER_S).rows
         except CommandRefusedError:  # it has written nothing yet
             return view
