@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -86,6 +84,8 @@ def _fold_many(
     numbers: range, steps: Sequence[int], values: Sequence[float | None], times: Sequence[float | None]
 ) -> list[Block]:
     """Do the same for many lines that all have a point with a value."""
+    import numpy as np  # noqa: PLC0415 - takes a moment to import, which a service needs to start without
+
     level = LEVELS[0]
     first, count = numbers.start, len(numbers)
     starts = [0, *range((1 << level) - first % (1 << level), count, 1 << level)]

@@ -31,7 +31,6 @@ from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_services.telemetry.columns import TEAM
 from mosaic_services.telemetry.course import LAST_NUMBER, NUMBER_BITS, Part, cut_since, join, span, stored
-from mosaic_services.telemetry.curves import Range, count_points, read_curve
 from mosaic_services.telemetry.series import find_all, has_team
 from mosaic_services.telemetry.streams import StreamKey
 from mosaic_services.telemetry.summary import Summary
@@ -147,6 +146,8 @@ class Queries:
 
     def metrics(self, command: Metrics) -> MetricsResult:
         """Return the names of a run's series with their numbers of points, and of its agents."""
+        from mosaic_services.telemetry.curves import count_points  # noqa: PLC0415 - needs numpy, slow to import
+
         with self._read() as db:
             parts = _parts(db, command.run)
             names, agents = find_all(db, parts)
@@ -160,6 +161,8 @@ class Queries:
         return SeriesResult(runs=[each for each in runs if each is not None])
 
     def _curves_of(self, db: sqlite3.Connection, run: str, command: Series) -> RunCurves | None:
+        from mosaic_services.telemetry.curves import Range, read_curve  # noqa: PLC0415 - needs numpy, slow to import
+
         if len(command.runs) == 1:
             _require_known(db, run)
         position = stored(db, run)
