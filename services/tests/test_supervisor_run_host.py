@@ -206,6 +206,33 @@ def test_hidden_grandchild_is_gone_after_a_stop(attempt):
     assert one.exit_record()["stopped"]
 
 
+def test_stopped_worker_gets_the_priority_back_that_it_gave_up(attempt):
+    """Otherwise a stop would take seconds on a busy machine."""
+    script = """
+import os, signal, sys, time
+def group():
+    return open("/proc/self/autogroup").read().split()[-1:] if os.path.exists("/proc/self/autogroup") else []
+def say(*signals):
+    while signals and group() == ["10"]:  # Linux allows a user only ten changes a second.
+        time.sleep(0.01)
+    print(os.nice(0), *group(), flush=True)
+    if signals:
+        sys.exit()
+signal.signal(signal.SIGTERM, say)
+say()
+while True:
+    signal.pause()
+"""
+    one = attempt(script, grace_s=60)
+    host = one.start()
+    one.wait_for("10")
+    host.terminate()
+    host.wait(60)
+    before, after = (line.split() for line in one.journal().splitlines())
+    assert set(before) == {"10"}
+    assert after == ["0" if os.geteuid() == 0 else "10", "0"][: len(before)]
+
+
 def test_worker_that_ends_normally_leaves_no_background_child(attempt):
     one = attempt(f"{HIDDEN}\nprint('done', flush=True)")
     record = one.run()

@@ -1,4 +1,4 @@
-"""What `/proc` says about processes. Like `layout`, the run host loads this module by path."""
+"""What `/proc` says about processes, and their priorities. Like `layout`, the run host loads this module by path."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ from typing import Any
 
 _DEAD = (b"Z", b"X")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_WORKER_NICE = 10
 
 
 def process_stat(pid: int | str) -> list[bytes]:
@@ -71,3 +72,32 @@ def fair_share(pid: int, resident: int) -> int:
     except OSError:
         pass
     return resident
+
+
+def lower_priority() -> None:
+    """Lower this process's priority below that of the services, so that a busy machine still stores and cancels.
+
+    With autogroup, Linux shares CPU time between sessions. Each worker is a session of its own and all services may be
+    one session, so four workers would get four fifths of the machine. Without autogroup, nice alone decides.
+    """
+    os.nice(_WORKER_NICE)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(_WORKER_NICE))
+
+
+def restore_priority(pid: int) -> bool:
+    """Undo `lower_priority` for a worker that is to stop, so that it ends soon on a busy machine too.
+
+    Any user may raise an autogroup of their own to 0; without autogroup, raising a nice value needs a privilege. Return
+    whether to try again: Linux allows ten changes of autogroups a second.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, 0)
+    try:
+        with open(f"/proc/{pid}/autogroup", "w") as file:
+            file.write("0")
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False

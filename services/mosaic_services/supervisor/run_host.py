@@ -51,7 +51,7 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 SIGNALS = {signal.SIGCHLD, *STOP_SIGNALS}
 # Seconds between SIGTERM and SIGKILL for descendants that outlive the worker.
 LEFTOVER_GRACE_S = 0.5
-WORKER_NICE = 10
+HURRY_AGAIN_S = 0.1
 # Seconds until descendants are first noted in family.json (most short runs are over by then), and between notes.
 FIRST_FAMILY_S = 1.0
 FAMILY_EVERY_S = 5.0
@@ -147,17 +147,6 @@ def write_to_log(text: str) -> None:
         file.write(f"mosaic: {text}\n")
 
 
-def lower_priority() -> None:
-    """Lower this process's priority below that of the services, so that a busy machine still stores and cancels.
-
-    With autogroup, Linux shares CPU time between sessions. Each worker is a session of its own and all services may be
-    one session, so four workers would get four fifths of the machine. Without autogroup, nice alone decides.
-    """
-    os.nice(WORKER_NICE)
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
-        file.write(str(WORKER_NICE))
-
-
 def open_signals() -> int:
     """Open a signalfd for SIGNALS, which must be blocked.
 
@@ -212,7 +201,7 @@ def start_worker(order: dict[str, Any]) -> int:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != host:
             os._exit(1)
-        lower_priority()
+        proc.lower_priority()
         files = (
             os.open(layout.STDIN if order.get("interactive") else os.devnull, os.O_RDONLY),
             os.open(layout.JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
@@ -250,6 +239,8 @@ class Host:
         limits = order.get("limits", {})
         self.limits = Limits(limits.get("memory_mb"), limits.get("wall_s"), time.monotonic())
         self.kill_at: float | None = None
+        # Whether to raise the worker's priority again.
+        self.hurry = False
         self.log_punched = layout.LOG_HEAD_BYTES
         self.family: list[dict[str, Any]] = []
         self.family_at = time.monotonic() + FIRST_FAMILY_S
@@ -267,7 +258,11 @@ class Host:
             self.bound_log()
             self.note_family(now)
             self.keep_limits(now)
+            if self.hurry:
+                self.hurry = self.status is None and proc.restore_priority(self.worker)
             left = 1.0 if self.kill_at is None else min(1.0, max(0.01, self.kill_at - now))
+            if self.hurry:
+                left = min(left, HURRY_AGAIN_S)
             if not self.ending:
                 left = min(left, max(0.0, self.limits.look_at - time.monotonic()))
             if next_signal(self.signals, left) in STOP_SIGNALS:
@@ -297,6 +292,7 @@ class Host:
     def begin_end(self) -> None:
         """Send SIGTERM to the worker's process group now; SIGKILL follows after the grace period."""
         self.kill_at = time.monotonic() + self.grace_s
+        self.hurry = proc.restore_priority(self.worker)
         try:
             os.killpg(self.worker, signal.SIGTERM)
         except ProcessLookupError:

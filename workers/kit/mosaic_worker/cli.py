@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -64,9 +65,13 @@ def leave(code: int) -> NoReturn:
     """End this process as `sys.exit` would, but without tearing the interpreter down.
 
     Threads are joined and exit handlers run, which end child processes and close files. What is left out is the
-    destruction of every module: with torch it takes so much CPU time that a stopped worker on a busy machine was
-    killed before it was done.
+    destruction of every module, and torch's finalizers, which unregister its operators one by one: they take so much
+    CPU time that a stopped worker on a busy machine was killed before it was done.
     """
+    with contextlib.suppress(Exception):
+        for finalizer, about in list(weakref.finalize._registry.items()):  # type: ignore[attr-defined]  # noqa: SLF001
+            if about.func.__module__ == "torch.library":
+                finalizer.atexit = False
     with contextlib.suppress(Exception):
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
         atexit._run_exitfuncs()  # noqa: SLF001 - as above
