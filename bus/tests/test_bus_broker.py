@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import random
+import resource
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import msgpack
 import psutil
@@ -18,7 +21,7 @@ from stack import wait_until
 
 from mosaic_bus import Bus, BusClient, Home, NotConnectedError
 from mosaic_bus.commands import Info, Ping, Stats
-from mosaic_bus.connections import MAX_SUBSCRIPTIONS
+from mosaic_bus.connections import MAX_SUBSCRIPTIONS, MOST_UNREAD, Connections
 from mosaic_bus.errors import TooManySubscriptionsError
 
 DEADLINE_S = 120
@@ -359,6 +362,73 @@ def test_without_descriptors_new_connections_are_refused_and_old_ones_served(sta
 
         wait_until("a newcomer is welcome", welcome)
     assert broker.process.poll() is None
+
+
+# Connects to two sockets in turn, as fast as it can, and keeps all connections until stdin is closed.
+BURST = """
+import resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+opened = []
+for number in range(int(sys.argv[1])):
+    opened.append(socket.socket(socket.AF_UNIX))
+    opened[-1].connect(sys.argv[2 + number % 2])
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_a_burst_of_more_connections_than_descriptors_does_not_end_the_broker(start_broker):
+    limit = 4096
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2 * limit:
+        pytest.skip(f"a process may not have {2 * limit} files open here")
+    broker = start_broker(files=limit)
+    paths = [endpoint.removeprefix("ipc://") for endpoint in (broker.address.ingress, broker.address.egress)]
+    with Bus(broker.address, connect_timeout=60) as bus:
+        command = [sys.executable, "-c", BURST, str(limit + 1000), *paths]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as burst:
+            try:
+                assert burst.stdout.readline() == "connected\n"
+                wait_until(
+                    "the rest is refused",
+                    lambda: bus.request("broker", Stats(), timeout=60).counters.get("forward_refused_connections"),
+                )
+                assert psutil.Process(broker.process.pid).num_fds() < limit
+            finally:
+                burst.kill()
+        assert bus.request("broker", Ping(), timeout=60)
+    assert broker.process.poll() is None
+    assert "too many connections" in broker.log_file.read_text()
+
+
+@pytest.mark.slow
+def test_zeromq_accepts_no_more_connections_than_reports_may_be_unread(tmp_path):
+    """Otherwise a burst could take every descriptor before the broker looks, and ZeroMQ would abort."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if allowed < 4 * MOST_UNREAD:
+        pytest.skip(f"a process may have only {allowed} files open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
+    path = tmp_path / "in.sock"
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        connections = Connections(Counter(), router)
+        router.bind(f"ipc://{path}")
+        before = psutil.Process().num_fds()
+        peers = []
+        with contextlib.suppress(BlockingIOError):
+            while len(peers) < 2 * MOST_UNREAD:
+                peers.append(socket.socket(socket.AF_UNIX))
+                wait_s = 2 if len(peers) > MOST_UNREAD else DEADLINE_S
+                peers[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", wait_s, 0))
+                peers[-1].connect(str(path))
+        accepted = psutil.Process().num_fds() - before - len(peers)
+        assert MOST_UNREAD <= accepted <= MOST_UNREAD + 1
+        connections.look()
+        peers[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", DEADLINE_S, 0))
+        peers[-1].connect(str(path))
+        for each in peers:
+            each.close()
+        connections.close()
 
 
 @pytest.mark.slow
