@@ -279,7 +279,8 @@ def test_sweep_also_takes_descendants_that_cleared_their_environment(attempt):
     one = attempt(f"import subprocess, sys, time\nprint({bare}.pid, flush=True)\ntime.sleep(1000)")
     host = one.start()
     bare_pid = int(wait_until("worker", lambda: one.journal().strip()))
-    wait_until("the run host has noted its family", (one.folder.path / "family.json").exists)
+    family = one.folder.path / "family.json"
+    wait_until("the run host has noted it", lambda: family.exists() and f'"pid": {bare_pid},' in family.read_text())
     host.kill()
     host.wait()
     assert is_running(bare_pid), "nobody else could have killed it"
