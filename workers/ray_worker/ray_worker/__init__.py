@@ -46,7 +46,8 @@ def __getattr__(name: str) -> Any:
 
 def get_worker_metadata() -> WorkerMetadata:
     """Describe this worker. The entry point in pyproject.toml leads here, so it must not import the library."""
-    from ray_worker.config import RayWorkerConfig  # noqa: PLC0415 - keeps the import light
+    from ray_worker.algo_params import algorithm_cards  # noqa: PLC0415 - keeps the import light
+    from ray_worker.config import RayWorkerConfig  # noqa: PLC0415 - as above
 
     return WorkerMetadata(
         name="ray",
@@ -88,7 +89,15 @@ def get_worker_metadata() -> WorkerMetadata:
             "seed": 1,
             "algo_params": {"train_batch_size_per_learner": 500, "minibatch_size": 125, "num_epochs": 2},
         },
+        algorithms=algorithm_cards,
+        environments=_environment_ids,
     )
+
+
+def _environment_ids() -> list[str]:
+    from ray_worker.environments import environment_ids  # noqa: PLC0415 - it imports Gymnasium
+
+    return environment_ids()
 
 
 def _upstream_version() -> str | None:

@@ -207,10 +207,22 @@ class RayWorkerConfig(FrameConfig):
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """List the fields of the parts at the top, too, since a config may be flat."""
+        """List the fields of the parts at the top, too, since a config may be flat, and each algorithm's settings."""
+        from ray_worker.algo_params import schema_of  # noqa: PLC0415 - it imports RLlib, which takes seconds
+
         schema = super().model_json_schema(*args, **kwargs)
         flat = [schema["$defs"][model.__name__]["properties"] for model in cls._parts().values()]
         return {
             **schema,
             "properties": {name: field for part in (*flat, schema["properties"]) for name, field in part.items()},
+            "$defs": {**schema["$defs"], **{name: schema_of(name) for name in ALGORITHMS}},
+            "allOf": [rule for name in ALGORITHMS for rule in _params_rules(name)],
         }
+
+
+def _params_rules(algorithm: Algorithm) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The conditions under which `algo_params`, flat or nested, are those of an algorithm."""
+    is_it = {"properties": {"algorithm": {"enum": [algorithm, algorithm.lower()]}}, "required": ["algorithm"]}
+    params = {"properties": {"algo_params": {"$ref": f"#/$defs/{algorithm}"}}}
+    is_nested = {"properties": {"training": is_it}, "required": ["training"]}
+    return {"if": is_it, "then": params}, {"if": is_nested, "then": {"properties": {"training": params}}}

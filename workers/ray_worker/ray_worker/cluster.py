@@ -1,0 +1,196 @@
+"""The Ray cluster of a run: its own local one, or a running one that the config names.
+
+Ray needs a temporary folder with a short path, since a Unix socket's may have 107 bytes and Ray itself uses some 60.
+It is the folder `ray` in the run's folder, whose path can be long, so Ray gets a link to it in `/tmp/mosaic-<uid>`.
+The keeper removes both; what a killed keeper left is removed by the next cluster of the user.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from mosaic_worker.errors import ConfigError, InfrastructureError
+from ray_worker.config import ResourceConfig
+from ray_worker.keeper import DONE
+from ray_worker.sitecustomize import HOOK
+
+__all__ = ["check_resources", "connect", "cpus_here", "set_variables"]
+
+_FOLDER = "ray"
+_LOCK = "keeper.lock"
+_LINK = "ray-"
+_REACH_S = 5.0
+"""Seconds in which a cluster has to accept a connection."""
+_END_S = 30.0
+"""Deadline for the keeper to end Ray."""
+_MB = 2**20
+_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+def set_variables(address: str, environ: MutableMapping[str, str]) -> None:
+    """Set Ray's environment variables. Ray reads them when it is imported, so this comes first.
+
+    The run's own cluster has a token of its own. For another one, the user's token is used if there is any.
+    """
+    environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    environ.setdefault("RAY_DEDUP_LOGS", "0")
+    environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # CUDA_VISIBLE_DEVICES is the platform's.
+    if not address:
+        environ["RAY_AUTH_MODE"] = "token"
+        environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        environ.pop("RAY_AUTH_TOKEN_PATH", None)
+    elif "RAY_AUTH_MODE" not in environ:
+        has_token = any(environ.get(name) for name in _TOKENS) or (Path.home() / ".ray" / "auth_token").is_file()
+        environ["RAY_AUTH_MODE"] = "token" if has_token else "disabled"
+
+
+def cpus_here() -> int:
+    """The number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def check_resources(resources: ResourceConfig, has: Mapping[str, float], where: str) -> None:
+    """Refuse a run that asks for more than a cluster has: Ray would wait for ever."""
+    problems = []
+    cpus = resources.num_workers * resources.num_cpus
+    if cpus > has.get("CPU", 0):
+        problems.append(
+            f"resources.num_workers: {resources.num_workers} env runners with {resources.num_cpus:g} CPUs each need "
+            f"{cpus:g} CPUs, and {where} has {has.get('CPU', 0):g}; give fewer, or a smaller num_cpus to share CPUs"
+        )
+    if resources.num_gpus > has.get("GPU", 0):
+        problems.append(f"resources.num_gpus: {resources.num_gpus:g} needed, and {where} has {has.get('GPU', 0):g}")
+    if problems:
+        raise ConfigError(problems)
+
+
+@contextmanager
+def connect(resources: ResourceConfig, run_dir: Path) -> Iterator[dict[str, Any]]:
+    """Connect this process to its cluster, and end what was started; yield what the cluster has."""
+    with _other(resources.address) if resources.address else _own(resources, run_dir) as address:
+        import ray  # noqa: PLC0415 - takes a second; its variables are set now
+
+        _init(ray, address, own=not resources.address)
+        try:
+            where = f"the cluster at {address}" if resources.address else "this machine"
+            has = ray.cluster_resources()
+            check_resources(resources, has, where)
+            yield {"address": address, "nodes": len([node for node in ray.nodes() if node["Alive"]]), **has}
+        finally:
+            ray.shutdown()
+
+
+def _init(ray: Any, address: str, *, own: bool) -> None:
+    import mosaic_worker  # noqa: PLC0415 - its folder is sent to other machines
+    import ray_worker  # noqa: PLC0415 - as above
+
+    # Env runners on other machines have RLlib, but not this worker.
+    sent = {} if own else {"py_modules": [str(Path(each.__file__).parent) for each in (mosaic_worker, ray_worker)]}
+    runtime_env = {**sent, "worker_process_setup_hook": HOOK}
+    try:
+        ray.init(address=address, runtime_env=runtime_env, configure_logging=False, log_to_driver=True)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        if own:
+            raise InfrastructureError(f"Ray does not answer at {address}: {reason}") from error
+        raise ConfigError(f"resources.address: {address!r}: Ray refuses the connection: {reason}") from error
+
+
+@contextmanager
+def _other(address: str) -> Iterator[str]:
+    """Check the address of a running cluster. Ray itself would try for a long time."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon or not host or not port.isdecimal():
+        raise ConfigError(
+            f"resources.address: {address!r} is not host:port, such as 10.0.0.5:6379, as `ray start --head` prints it"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"resources.address: no Ray cluster can be reached at {address!r}: {error}") from error
+    yield address
+
+
+@contextmanager
+def _own(resources: ResourceConfig, run_dir: Path) -> Iterator[str]:
+    """Start a cluster of the run's own, below a keeper that ends it when this process ends."""
+    links = _private_folder(Path(f"/tmp/mosaic-{os.getuid()}"))  # noqa: S108 - made 0700 and its owner checked
+    _sweep(links)
+    folder = run_dir / _FOLDER
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt in the same folder
+    folder.mkdir()
+    link = links / f"{_LINK}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:10]}"
+    with (folder / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Held by the keeper, too, so that nobody sweeps what is in use.
+        with contextlib.suppress(FileNotFoundError):
+            link.unlink()
+        link.symlink_to(folder)
+        keeper = _start_keeper(resources, folder, link, lock)
+    is_well = False
+    try:
+        yield _address(keeper)
+        is_well = True
+    finally:
+        with contextlib.suppress(OSError):
+            keeper.communicate(DONE if is_well else b"", timeout=_END_S)
+
+
+def _start_keeper(resources: ResourceConfig, folder: Path, link: Path, lock: IO[str]) -> subprocess.Popen[bytes]:
+    settings = {
+        "folder": str(folder),
+        "link": str(link),
+        "num_cpus": cpus_here(),
+        "num_gpus": None,
+        "object_store_bytes": resources.object_store_mb * _MB,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "ray_worker.keeper", json.dumps(settings)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        pass_fds=[lock.fileno()],
+    )
+
+
+def _address(keeper: subprocess.Popen[bytes]) -> str:
+    line = keeper.stdout.readline() if keeper.stdout is not None else b""
+    said = json.loads(line) if line else {"error": f"its keeper ended with exit code {keeper.wait()}"}
+    if "error" in said:
+        raise InfrastructureError(f"Ray could not be started: {said['error']}")
+    return str(said["address"])
+
+
+def _private_folder(path: Path) -> Path:
+    """Make a folder that only this user can enter; refuse one that somebody else made."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise InfrastructureError(f"{path} is not a folder that only you can enter: remove it, or correct its mode")
+    return path
+
+
+def _sweep(links: Path) -> None:
+    """Remove links, and the folders that they lead to, whose keeper was killed."""
+    for link in links.glob(f"{_LINK}*"):
+        with contextlib.suppress(OSError):
+            folder = link.readlink()
+            if not (folder / _LOCK).exists():
+                link.unlink()
+                continue
+            with (folder / _LOCK).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError while a keeper holds it
+                link.unlink()
+                shutil.rmtree(folder, ignore_errors=True)
