@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from mosaic_worker.context import Resume, RunContext
@@ -39,9 +40,10 @@ def preflight(config: RayWorkerConfig, resume: Resume | None = None) -> dict[str
         _check_same(config, about, field)
     wanted = training_config(config, about)
     from ray_worker.algo_params import A2C_NOTE  # noqa: PLC0415 - takes seconds
-    from ray_worker.algorithms import task_of  # noqa: PLC0415 - as above
+    from ray_worker.algorithms import algorithm_config, task_of  # noqa: PLC0415 - as above
 
     task = task_of(wanted)
+    algorithm_config(task, wanted, 0, Path())  # RLlib has rules of its own.
     name = f"{task.algorithm} on {task.environment.env_id}"
     return {
         "mode": config.mode,

@@ -1,0 +1,243 @@
+"""The Ray cluster of a run: nothing of it outlives the run, however it ends; and a cluster that was there before."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+DEADLINE_S = 240
+ENDLESS = {
+    "algorithm": "PPO",
+    "env_id": "CartPole-v1",
+    "total_timesteps": 10**9,
+    "num_workers": 1,
+    "num_cpus": 0.5,
+    "network": {"fcnet_hiddens": [16]},
+    "algo_params": {"train_batch_size_per_learner": 100, "minibatch_size": 50, "num_epochs": 1},
+    "seed": 1,
+}
+
+
+def wait_until(what, condition):
+    end = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(0.02)
+    return found
+
+
+def named(events, name):
+    return [event for event in events if event["event"] == name]
+
+
+class Run:
+    """A run of the worker, its journal, and the processes of its cluster."""
+
+    def __init__(self, rllib, name, **config):
+        self.folder = rllib.folder / name
+        self.folder.mkdir(parents=True)
+        (self.folder / "worker.json").write_text(json.dumps({"run_id": name, **ENDLESS, **config}))
+        self.log = self.folder / "log.txt"
+        command = [rllib.python, "-m", "ray_worker.cli", "--config", "worker.json"]
+        with (self.folder / "journal").open("w") as out, self.log.open("w") as log:
+            self.process = subprocess.Popen(command, cwd=self.folder, env=rllib.environ, stdout=out, stderr=log)
+
+    def events(self):
+        whole = [line for line in (self.folder / "journal").read_text().splitlines(keepends=True) if line[-1] == "\n"]
+        return [json.loads(line) for line in whole]
+
+    def wait_for(self, event, count=1):
+        def found():
+            assert self.process.poll() is None, self.log.read_text()
+            return len(named(self.events(), event)) >= count
+
+        wait_until(event, found)
+
+    def session(self):
+        """The session of the cluster: that of the keeper."""
+        (keeper,) = [
+            child for child in psutil.Process(self.process.pid).children() if "ray_worker.keeper" in child.cmdline()
+        ]
+        return keeper.pid
+
+    def end(self):
+        return self.process.wait(timeout=DEADLINE_S)
+
+
+def members(session):
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def links_to(folder):
+    return [link for link in Path(f"/tmp/mosaic-{os.getuid()}").glob("ray-*") if link.readlink().is_relative_to(folder)]
+
+
+@pytest.fixture
+def runs(rllib):
+    begun = []
+
+    def begin(name, **config):
+        begun.append(Run(rllib, name, **config))
+        return begun[-1]
+
+    yield begin
+    for run in begun:
+        run.process.kill()
+        run.process.wait()
+
+
+def test_a_run_is_paused_continued_and_stopped_and_leaves_nothing(runs):
+    deep = "a-folder-with-a-long-name/" * 5  # Too long for the path of a Unix socket.
+    run = runs(deep + "paused")
+    run.wait_for("scalars")
+    session = run.session()
+    assert {process.name() for process in members(session)} >= {"raylet", "gcs_server"}
+    assert links_to(run.folder)
+
+    run.process.send_signal(signal.SIGUSR1)
+    run.wait_for("checkpoint_saved")
+    wait_until("it says so", lambda: any("paused" in event["message"] for event in named(run.events(), "log")))
+    before = run.events()[-1]
+    assert before["event"] == "log"
+    run.process.send_signal(signal.SIGUSR2)
+    wait_until("it goes on", lambda: run.events()[-1]["event"] in {"scalars", "episode"})
+
+    run.process.terminate()
+    assert run.end() == 143
+    events = run.events()
+    assert events[-1]["event"] == "run_cancelled"
+    saved = named(events, "checkpoint_saved")[-1]
+    assert (run.folder / saved["path"] / "mosaic.json").is_file()
+    assert saved["step"] == events[-1]["step"]
+    assert json.loads((run.folder / "analytics.json").read_text())["checkpoints"][-1] == saved["path"]
+    assert members(session) == [], "the run has ended, and so has its cluster"
+    assert not (run.folder / "ray").exists()
+    assert links_to(run.folder) == []
+
+
+def test_kill_of_the_driver_ends_its_cluster(runs):
+    run = runs("killed")
+    run.wait_for("scalars")
+    session = run.session()
+    started = {process.pid for process in members(session)}
+    run.process.kill()
+    run.end()
+    wait_until("every process of the session is gone", lambda: not members(session))
+    assert not [pid for pid in started if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    wait_until("the folder is gone", lambda: not (run.folder / "ray").exists() and not links_to(run.folder))
+    assert (run.folder / "ray_logs").is_dir(), "the logs of a run that did not end well are kept"
+
+
+def test_what_a_killed_keeper_left_is_removed_by_the_next_cluster(runs):
+    run = runs("keeper")
+    run.wait_for("run_started")
+    session = wait_until("the keeper", lambda: run.session() if links_to(run.folder) else None)
+    os.kill(session, signal.SIGKILL)
+    code = run.end()
+    assert code == 1
+    failed = run.events()[-1]
+    assert (failed["event"], failed["category"]) == ("run_failed", "infrastructure")
+    for process in members(session):
+        process.kill()
+    assert links_to(run.folder), "nobody was there to remove it"
+    following = runs("following", total_timesteps=100, num_workers=0)
+    assert following.end() == 0, following.log.read_text()
+    assert links_to(run.folder) == []
+    assert not (run.folder / "ray").exists()
+
+
+# ── a cluster that was there before ──────────────────────────────────────────────────────────────────
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture
+def two_nodes(rllib, tmp_path_factory):
+    """Two raylets on this machine, each with one CPU, started as a user starts them."""
+    token = "0123456789abcdef" * 4
+    environ = {**rllib.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
+    del environ["PYTHONPATH"]  # The nodes of a cluster have Ray, but not our worker.
+    folder = Path(f"/tmp/mosaic-test-{os.getpid()}")
+    ray = Path(rllib.python).with_name("ray")
+    port, client = free_ports(2)
+    common = ["--num-cpus=1", "--object-store-memory=100000000", "--disable-usage-stats", "--block"]
+    head = ["--head", f"--port={port}", f"--temp-dir={folder}", f"--ray-client-server-port={client}"]
+    nodes = []
+
+    def start(*arguments):
+        with (rllib.folder / "nodes.log").open("a") as log:
+            command = [ray, "start", *arguments, *common]
+            nodes.append(
+                subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True, cwd=rllib.folder)
+            )
+
+    try:
+        start(*head, "--include-dashboard=false")
+        address_file = folder / "ray_current_cluster"
+        address = wait_until("the head is there", lambda: address_file.exists() and address_file.read_text().strip())
+        start(f"--address={address}")
+        yield address, {"RAY_AUTH_TOKEN": token, "RAY_AUTH_MODE": "token"}, nodes
+    finally:
+        for node in reversed(nodes):
+            node.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.wait(timeout=30)
+            for process in members(node.pid):
+                process.kill()
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def test_a_run_spreads_over_two_nodes_and_leaves_the_cluster_as_it_was(rllib, runs, two_nodes):
+    address, secrets, nodes = two_nodes
+    rllib.environ.update(secrets)
+    wait_until("both nodes have joined", lambda: all(any(p.name() == "raylet" for p in members(n.pid)) for n in nodes))
+    given = {"address": address, "num_workers": 2, "num_cpus": 1}
+    run = runs("spread", **given)
+    run.wait_for("scalars")
+    for node in nodes:
+        runners = [p for p in members(node.pid) if "EnvRunner" in " ".join(p.cmdline())]
+        assert len(runners) == 1, "one env runner on each node"
+    run.process.terminate()
+    assert run.end() == 143
+    assert named(run.events(), "checkpoint_saved")
+    for node in nodes:
+        assert node.poll() is None
+        gone = lambda node=node: not [p for p in members(node.pid) if "EnvRunner" in " ".join(p.cmdline())]  # noqa: E731
+        wait_until("its env runners are gone", gone)
+
+    many = runs("many", **{**given, "num_workers": 3})
+    assert many.end() == 2
+    assert "3 CPUs" in many.events()[-1]["error"]
+    assert "has 2" in many.events()[-1]["error"]
+
+
+def test_a_cluster_that_cannot_be_reached_is_refused(runs):
+    (port,) = free_ports(1)
+    nobody = runs("nobody", address=f"127.0.0.1:{port}")
+    client = runs("client", address="ray://127.0.0.1:10001")
+    for run, word in ((nobody, "refused"), (client, "host:port")):
+        assert run.end() == 2, run.log.read_text()
+        failed = run.events()[-1]
+        assert (failed["event"], failed["category"]) == ("run_failed", "configuration")
+        assert failed["error"].startswith("resources.address")
+        assert word in failed["error"]
