@@ -145,8 +145,9 @@ def _context(metadata: WorkerMetadata, document: Any, emitter: Emitter, stop: St
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InfrastructureError(f"the run's folder ({RUN_DIR}) cannot be used: {error}") from error
+    uses = tuple(document.get("uses") or ()) if "metadata" in document else ()
     resume = _resume(document)
-    return RunContext(metadata=metadata, config=config, emitter=emitter, stop=stop, run_dir=run_dir, resume=resume)
+    return RunContext(metadata, config, emitter, stop, run_dir, resume=resume, uses=uses)
 
 
 def _resume(document: Any) -> Resume | None:

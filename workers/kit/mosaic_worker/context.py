@@ -1,6 +1,6 @@
 """The argument of a worker's run function."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -35,3 +35,5 @@ class RunContext(Generic[Config]):
     resume: Resume | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What the worker's `preflight` returned for this run."""
+    uses: Sequence[Mapping[str, Any]] = ()
+    """The environments of other workers that the run uses: worker, profile, interpreter, argv and environ of each."""

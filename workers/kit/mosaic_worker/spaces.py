@@ -4,6 +4,7 @@ Works with gymnasium and with old gym: a space is recognised by the name of its 
 imports a library, gymnasium if there is one.
 """
 
+import string
 from importlib import import_module
 from typing import Any
 
@@ -40,6 +41,8 @@ def space_to_json(space: Any) -> dict[str, Any]:
         return {"type": kind, "spaces": {str(key): space_to_json(part) for key, part in space.spaces.items()}}
     if kind == "Tuple":
         return {"type": kind, "spaces": [space_to_json(part) for part in space.spaces]}
+    if type(space).__name__ == "MissionSpace":  # of MiniGrid: sentences
+        return {"type": "Text", "min_length": 0, "max_length": 1024, "charset": string.printable}
     return {"type": type(space).__name__, "repr": str(space)}
 
 

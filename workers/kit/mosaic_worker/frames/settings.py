@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mosaic_worker.config import WorkerConfig, describe
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["FastLaneSettings", "FrameConfig", "FrameFields", "RecordSettings"]
+__all__ = ["FastLaneSettings", "FrameConfig", "FrameFields", "LiveFrameFields", "RecordSettings"]
 
 RECORD = "MOSAIC_RECORD"
 _VARIABLES = {
@@ -97,8 +97,8 @@ class RecordSettings:
             raise ConfigError(f"{RECORD}: {text!r} is not allowed: {error}") from error
 
 
-class FrameFields(BaseModel):
-    """The config fields for frames; mix them into any part of a config."""
+class LiveFrameFields(BaseModel):
+    """The config fields for live frames; mix them into any part of a config."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,6 +111,17 @@ class FrameFields(BaseModel):
     fastlane_max_dim: MaxDim = Field(
         default=640, description="Maximum side of a frame in pixels; larger frames are shrunk"
     )
+
+    def fastlane_settings(self, environ: Mapping[str, str]) -> FastLaneSettings:
+        """Return the config's settings; a field that the config omits is read from its variable."""
+        fields = {name: f"fastlane_{'video_' if name == 'mode' else ''}{name}" for name in _VARIABLES}
+        given = {name: getattr(self, field) for name, field in fields.items() if field in self.model_fields_set}
+        return FastLaneSettings.from_environ(environ, **given)
+
+
+class FrameFields(LiveFrameFields):
+    """The config fields for live frames and videos."""
+
     record: str = Field(
         default="", description="Episodes to keep as videos: every=N, best, worst, or several joined by commas"
     )
@@ -120,12 +131,6 @@ class FrameFields(BaseModel):
     def _record_is_known(cls, record: str) -> str:
         RecordSettings.parse(record)
         return record
-
-    def fastlane_settings(self, environ: Mapping[str, str]) -> FastLaneSettings:
-        """Return the config's settings; a field that the config omits is read from its variable."""
-        fields = {name: f"fastlane_{'video_' if name == 'mode' else ''}{name}" for name in _VARIABLES}
-        given = {name: getattr(self, field) for name, field in fields.items() if field in self.model_fields_set}
-        return FastLaneSettings.from_environ(environ, **given)
 
     def frame_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the settings as variables, for another process of the run."""

@@ -1,0 +1,120 @@
+"""A lane: one environment, and the episode that is being played in it."""
+
+import hashlib
+import time
+from typing import Any
+
+import numpy as np
+
+from arena_worker.games import Game, Turn
+from arena_worker.seats import Decision, Seat
+from arena_worker.seeds import Seeds
+from arena_worker.videos import Video
+
+__all__ = ["Lane"]
+
+
+class Lane:
+    """One environment and its episode: who has to move, what was decided, and what came of it."""
+
+    def __init__(self, index: int, game: Game) -> None:
+        """Play in `game`."""
+        self.index = index
+        self.game = game
+        self.generation = 0
+        """Grows with every episode, so that answers to an abandoned one are recognised."""
+        self.is_playing = False
+
+    def start(
+        self, episode: int, seeds: Seeds, seats: dict[str, Seat], *, keeps_steps: bool, video: Video | None
+    ) -> None:
+        """Prepare for an episode; `reset` begins it."""
+        self.episode = episode
+        self.generation += 1
+        self.is_playing = True
+        self.env_seed = seeds.environment(episode)
+        self.seeds = seeds.agents(episode)
+        self.generator = np.random.default_rng(seeds.arena(episode))
+        self.length = 0
+        self.totals = dict.fromkeys(self.game.agents, 0.0)
+        self.failures: list[dict[str, Any]] = []
+        self.tried: dict[str, int] = {}
+        self.actions: dict[str, Any] = {}
+        self.turns: dict[str, Turn] = {}
+        self.steps: list[dict[str, Any]] | None = [] if keeps_steps else None
+        self.video = video
+        self._seats = seats
+        self._hash = hashlib.sha256()
+        self._began = time.monotonic()
+        self.losers: set[str] = set()
+
+    def reset(self) -> None:
+        """Reset the environment."""
+        self.turns = self.game.reset(self.env_seed)
+        self._earn()
+        if self.video is not None:
+            self.video.add(self.game)
+
+    def decide(self, agent: str, decision: Decision) -> bool:
+        """Take the decision of an agent, if it is legal (else PolicyError); return whether all have decided."""
+        self.actions[agent] = self._seats[agent].moves.legal(decision.action, self.turns[agent].mask)
+        return len(self.actions) == len(self.turns)
+
+    def move(self) -> str | None:
+        """Carry out the moves of all; return how the episode has ended, if it has."""
+        actions = self.actions
+        for agent in self.turns:  # in the environment's order, whoever answered first
+            self._hash.update(agent.encode() + b"\0" + self._seats[agent].moves.hashed(actions[agent]))
+        self.turns = self.game.move(actions)
+        self._earn()
+        if self.steps is not None:
+            self._keep(actions)
+        self.actions = {}
+        self.tried.clear()
+        self.length += 1
+        if self.video is not None:
+            self.video.add(self.game)
+        return self.game.ended or (None if self.turns else "terminated")
+
+    def _earn(self) -> None:
+        for agent, reward in self.game.rewards.items():
+            self.totals[agent] = self.totals.get(agent, 0.0) + reward
+
+    def _keep(self, actions: dict[str, Any]) -> None:
+        if self.steps is not None:
+            rewards = self.game.rewards
+            self.steps.append({"step": self.length, "actions": actions, "rewards": dict(rewards)})
+
+    def finish(self, ended: str) -> dict[str, Any]:
+        """End the episode; return its record, but for lineup and numerics."""
+        self.is_playing = False
+        if ended in {"max_steps", "forfeit", "failed"}:
+            for agent, reward in self.game.late_rewards().items():
+                self.totals[agent] += reward
+        return {
+            "episode": self.episode,
+            "env_seed": self.env_seed,
+            "seeds": self.seeds,
+            "returns": self.totals,
+            "length": self.length,
+            "ended": ended,
+            "winners": self._winners(ended),
+            "failures": self.failures,
+            "action_hash": self._hash.hexdigest(),
+            "timing": {"s": round(time.monotonic() - self._began, 4)},
+        }
+
+    def abandon(self) -> None:
+        """Leave the episode; it will be played again."""
+        self.is_playing = False
+        self.generation += 1
+
+    def _winners(self, ended: str) -> list[str] | None:
+        """Return who won: those who did not forfeit, or who got most; none if all got the same."""
+        if len(self.game.agents) == 1 or ended == "failed":
+            return None
+        if ended == "forfeit":
+            return [agent for agent in self.game.agents if agent not in self.losers]
+        most = max(self.totals.values())
+        best = [agent for agent in self.game.agents if self.totals[agent] == most]
+        return [] if len(best) == len(self.game.agents) else best

@@ -1,0 +1,201 @@
+"""Seats: an agent of the game and the operator that decides for it."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from arena_worker.actions import Moves
+from arena_worker.games import Game, Turn
+from arena_worker.process import PolicyError, PolicyProcess
+from mosaic_worker.arrays import SMALL, Slots, as_base64, stack
+from mosaic_worker.encoding import encode
+from mosaic_worker.frames.fastlane import FOLDER
+from mosaic_worker.spaces import space_to_json
+
+__all__ = ["BATCH", "OUTSTANDING", "Decision", "OwnSeat", "PolicySeat", "Seat"]
+
+BATCH = 64
+"""The largest batch. The probe tries every size up to it, whatever the number of lanes, so that the way in which a
+policy is asked does not depend on them."""
+OUTSTANDING = 2
+"""Batches of one seat that may be on their way: the policy decides on one while the environments take the other."""
+_MOST_BYTES = 16 << 20
+"""Of the shared memory for one batch; larger ones are written out."""
+
+
+class Decision(NamedTuple):
+    """What an operator answered in one lane, and how likely it held each action."""
+
+    action: Any
+    probabilities: Any = None
+
+
+class Seat:
+    """An agent, and the operator that decides for it."""
+
+    def __init__(self, operator: str, agent: str, game: Game) -> None:
+        """Take the seat of an agent."""
+        self.operator = operator
+        self.agent = agent
+        self.moves = Moves(game.action_spaces[agent], game.meanings[agent])
+        self.fingerprint = operator
+
+    def leave(self) -> None:
+        """Give back what the seat holds."""
+
+
+class OwnSeat(Seat):
+    """An operator that needs no process: at random, or nothing at all."""
+
+    def __init__(self, operator: str, agent: str, game: Game, behavior: str) -> None:
+        """Act at `random`, or do nothing (`noop`)."""
+        super().__init__(operator, agent, game)
+        self.fingerprint = behavior
+        self._generators: dict[int, np.random.Generator] = {}
+
+    def begin(self, lane: int, seed: int) -> None:
+        """Begin an episode."""
+        self._generators[lane] = np.random.default_rng(seed)
+
+    def decide(self, lane: int, turn: Turn) -> Decision:
+        """Choose an action."""
+        if self.fingerprint == "noop":
+            return Decision(self.moves.noop(turn.mask))
+        return Decision(self.moves.random(turn.mask, self._generators[lane]))
+
+
+class PolicySeat(Seat):
+    """A policy in a process of its own. Requests go out as whole lines; large arrays lie in shared memory."""
+
+    def __init__(self, operator: str, agent: str, game: Game, process: PolicyProcess, lanes: int) -> None:
+        """Prepare for `lanes` episodes at once; see `join`."""
+        super().__init__(operator, agent, game)
+        self.process = process
+        self.lanes = 1
+        """How many episodes it plays at once."""
+        self.batch = 1
+        """How many of them may be decided together; `rows` is the number that a batch must have, if that matters."""
+        self.rows: int | None = None
+        self.is_able = False
+        """Whether it can be asked in batches."""
+        self._begins = False
+        self._wanted = lanes
+        self.probe_lane = lanes + BATCH
+        """The first of the lanes that the probe uses. Below are those in which rows are played that fill a batch up."""
+        self._game = game
+        self._name = encode(agent).decode()
+        self._slots: Slots | None = None
+        self._region = 0
+        self._used = 0
+
+    def join(self, seed: int, start_s: float) -> None:
+        """Have the policy prepare for this agent; PolicyError if it refuses."""
+        self._make_slots()
+        request = self._init(seed) | {"lanes": self.probe_lane + BATCH}
+        if self._slots is not None:
+            request["slots"] = {"path": self._slots.path, "size": self._slots.size}
+        try:
+            ready = self.process.ask(request, start_s)
+        finally:
+            if self._slots is not None:  # both sides have mapped it: a file without a name cannot be left behind
+                Path(self._slots.path).unlink(missing_ok=True)
+        if ready.get("type") not in {"agent_ready", "agent_initialized"}:
+            raise PolicyError("raised", f"init_agent was answered with {str(ready)[:120]}")
+        granted = ready.get("lanes") or 0
+        self._begins = granted >= 1
+        self.is_able = granted >= self.probe_lane + BATCH
+        self.lanes = self._wanted if self.is_able else 1
+
+    def begin(self, lane: int, seed: int, episode: int) -> bytes:
+        """Return the request with which an episode begins."""
+        if not self._begins:
+            return encode(self._init(seed))
+        return encode({"cmd": "begin_episode", "agent": self.agent, "seed": seed, "episode": episode, "lane": lane})
+
+    def request(self, lanes: Sequence[int], turns: Sequence[Turn], *, probabilities: bool = False) -> bytes:
+        """Return the request for a decision in each lane; a batch that lacks rows is filled up."""
+        self._used = (self._used + 1) % OUTSTANDING
+        place = self._used * self._region
+        if self.rows is None and self.batch == 1:
+            head = f'"select_action","agent":{self._name},"lane":{lanes[0]},"observation":'
+            tail, seen, masks = ',"action_mask":', turns[0].observation, turns[0].mask
+        else:
+            lacking = (self.rows or 0) - len(lanes)
+            if lacking > 0:
+                lanes = [*lanes, *range(self._wanted, self._wanted + lacking)]
+                turns = [*turns, *(turns[-1],) * lacking]
+            head = f'"select_actions","agent":{self._name},"lanes":{list(lanes)},"observations":'
+            tail, seen = ',"action_masks":', stack([turn.observation for turn in turns])
+            masks = None if turns[0].mask is None else np.stack([turn.mask for turn in turns])
+        seen, place = self._wire(seen, place)
+        line = b'{"cmd":' + head.encode() + encode(seen)
+        if masks is not None:
+            line += tail.encode() + encode(self._wire(np.asarray(masks), place)[0])
+        return line + (b',"probabilities":true}' if probabilities else b"}")
+
+    @staticmethod
+    def decisions(reply: dict[str, Any], count: int) -> list[Decision]:
+        """Return what was decided in each lane; PolicyError if nothing was."""
+        kind = reply.get("type")
+        if kind == "actions":
+            actions = reply.get("actions")
+            if isinstance(actions, list) and len(actions) >= count:
+                chances = reply.get("probabilities") or [None] * count
+                return [Decision(*pair) for pair in zip(actions[:count], chances[:count], strict=True)]
+        if kind in {"action", "action_selected"} and "action" in reply and reply.get("success") is not False:
+            return [Decision(reply["action"], reply.get("probabilities"))]
+        said = reply.get("message") or reply.get("error")
+        raise PolicyError("raised", str(said or f"{count} decisions were answered with {str(reply)[:120]}"))
+
+    def leave(self) -> None:
+        """Give the shared memory back."""
+        if self._slots is not None:
+            self._slots.remove()
+            self._slots = None
+
+    def _init(self, seed: int) -> dict[str, Any]:
+        request = {
+            "cmd": "init_agent",
+            "agent": self.agent,
+            "observation_space": space_to_json(self._game.observation_spaces[self.agent]),
+            "action_space": space_to_json(self._game.action_spaces[self.agent]),
+            "seed": seed,
+        }
+        meanings = self._game.meanings[self.agent]
+        return request if meanings is None else {**request, "action_meanings": meanings}
+
+    def _wire(self, value: Any, place: int) -> tuple[Any, int]:
+        """Put arrays into shared memory; return what stands for them in the request, and the next place."""
+        if isinstance(value, dict):
+            found = {}
+            for key, part in value.items():
+                found[key], place = self._wire(part, place)
+            return found, place
+        if not isinstance(value, np.ndarray) or value.nbytes <= SMALL:
+            return value, place
+        limit = (place // self._region + 1) * self._region if self._slots is not None else 0
+        if self._slots is not None and place + value.nbytes <= limit:
+            return self._slots.put(value, place)
+        return as_base64(value), place
+
+    def _make_slots(self) -> None:
+        """Make room for the batches that may be on their way; without it, arrays are written out."""
+        size = _bytes_of(self._game.observation_spaces[self.agent]) + 8 * self.moves.count + 256
+        self._region = -(-min(_MOST_BYTES, size * BATCH) // 4096) * 4096 + 4096
+        folder = os.environ.get(FOLDER)
+        options = {"folder": folder} if folder and Path(folder).is_dir() else {}
+        with suppress(OSError):
+            self._slots = Slots.create(OUTSTANDING * self._region, **options)
+
+
+def _bytes_of(space: Any) -> int:
+    """Estimate the size of a value of a space."""
+    parts = getattr(space, "spaces", None)
+    if parts is not None:
+        return sum(_bytes_of(part) + 64 for part in (parts.values() if isinstance(parts, dict) else parts))
+    dtype = getattr(space, "dtype", None)
+    return int(np.prod(space.shape or (1,))) * getattr(dtype, "itemsize", 8)

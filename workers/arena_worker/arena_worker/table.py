@@ -1,0 +1,277 @@
+"""The table: plays the episodes of one lineup, several at once, and asks each policy for whole batches.
+
+Everybody who has to move is asked before anyone's answer is read. When a policy raises in a batch, hangs or dies, it is
+not known whose fault it was, so each episode that was under way is played again alone. What happens then is its
+outcome: the record of an episode never depends on the episodes beside it.
+"""
+
+import select
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from arena_worker.config import ArenaConfig
+from arena_worker.lanes import Lane
+from arena_worker.policies import Policies
+from arena_worker.process import Answer, PolicyError, PolicyProcess
+from arena_worker.seats import OUTSTANDING, Decision, OwnSeat, PolicySeat, Seat
+from arena_worker.seeds import Seeds
+from arena_worker.videos import Video
+
+__all__ = ["Table"]
+
+_TICK_S = 1.0
+"""Maximum time between two looks at whether to stop."""
+
+
+class Table:
+    """One lineup at its lanes."""
+
+    def __init__(
+        self,
+        config: ArenaConfig,
+        seats: dict[str, Seat],
+        lanes: list[Lane],
+        policies: Policies,
+        check: Callable[[], None],
+        report: Callable[[dict[str, Any], Lane], None],
+    ) -> None:
+        """Play with `seats` in `lanes`; `check` may raise, `report` gets each record."""
+        self._config = config
+        self._seats = seats
+        self._policies = policies
+        self._check = check
+        self._report = report
+        self._asked = [seat for seat in seats.values() if isinstance(seat, PolicySeat)]
+        self._lanes = lanes[: min([len(lanes), *(seat.lanes for seat in self._asked)])]
+        self._seeds = Seeds(config.seeds, lanes[0].game.agents)
+        self._alone: deque[int] = deque()
+        self._source: deque[int] = deque()
+        self._is_alone = False
+        self._waiting: dict[str, deque[Lane]] = {seat.agent: deque() for seat in self._asked}
+        self._under_way: dict[str, int] = dict.fromkeys(self._waiting, 0)
+        self._ready: deque[Lane] = deque()
+
+    def play(self, episodes: Iterable[int]) -> None:
+        """Play all of these episodes."""
+        self._source = deque(episodes)
+        self._run(self._lanes)
+        while self._alone:
+            self._source, self._alone = self._alone, deque()
+            self._is_alone = True
+            self._run(self._lanes[:1])
+
+    def _run(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            self._begin(lane)
+        while any(lane.is_playing for lane in lanes) or self._source:
+            self._check()
+            for _ in range(len(self._ready)):
+                self._move(self._ready.popleft())
+            for lane in lanes:
+                if not lane.is_playing:
+                    self._begin(lane)
+            try:
+                self._send(len(lanes))
+                if not self._ready:
+                    self._receive()
+            except _BrokenError as broken:
+                self._mend(broken, lanes)
+
+    # The course of an episode.
+
+    def _begin(self, lane: Lane) -> None:
+        if not self._source:
+            return
+        episode, record = self._source.popleft(), self._config.record
+        video = Video() if episode in record.videos else None
+        lane.start(episode, self._seeds, self._seats, keeps_steps=record.steps, video=video)
+        for seat in self._seats.values():
+            self._announce(lane, seat)
+        lane.reset()
+        self._want(lane)
+
+    def _announce(self, lane: Lane, seat: Seat) -> None:
+        """Tell an operator that an episode begins; its answer is read with the others."""
+        seed = lane.seeds[seat.agent]
+        if isinstance(seat, OwnSeat):
+            seat.begin(lane.index, seed)
+        elif isinstance(seat, PolicySeat):
+            purpose = (seat, None, [(lane, lane.generation)])
+            try:
+                line = seat.begin(lane.index, seed, lane.episode)
+                seat.process.post(line, purpose, self._config.deadlines.action_s, "begin_episode")
+            except PolicyError as error:
+                raise _BrokenError(seat.process, error, purpose) from error
+
+    def _want(self, lane: Lane) -> None:
+        """Have everybody decide who has to move."""
+        for agent, turn in lane.turns.items():
+            seat = self._seats[agent]
+            if isinstance(seat, OwnSeat):
+                self._decide(lane, agent, seat.decide(lane.index, turn))
+            else:
+                self._waiting[agent].append(lane)
+
+    def _decide(self, lane: Lane, agent: str, decision: Decision) -> None:
+        try:
+            if lane.decide(agent, decision):
+                self._ready.append(lane)
+        except PolicyError as error:
+            self._fail(lane, self._seats[agent], error)
+
+    def _move(self, lane: Lane) -> None:
+        if not lane.is_playing:
+            return
+        ended = lane.move()
+        if ended is None and lane.length == self._config.environment.max_steps:
+            ended = "max_steps"
+        if ended is not None:
+            self._finish(lane, ended)
+        else:
+            self._want(lane)
+
+    def _finish(self, lane: Lane, ended: str) -> None:
+        record = lane.finish(ended)
+        for queue in self._waiting.values():
+            if lane in queue:  # a simultaneous move in which another agent forfeited
+                queue.remove(lane)
+        self._report(record, lane)
+
+    # Requests and answers.
+
+    def _send(self, lanes: int) -> None:
+        """Ask every policy that has enough to decide on."""
+        for seat in self._asked:
+            queue = self._waiting[seat.agent]
+            # Two batches, of half of the lanes each, keep both sides busy; one that must be filled up is not halved.
+            limit = seat.rows or min(seat.batch, max(1, (lanes + 1) // 2))
+            while queue and self._under_way[seat.agent] < OUTSTANDING:
+                if self._under_way[seat.agent] and len(queue) < limit:
+                    break
+                batch = [queue.popleft() for _ in range(min(limit, len(queue)))]
+                batch = [lane for lane in batch if lane.is_playing]
+                if batch:
+                    self._ask(seat, batch)
+
+    def _ask(self, seat: PolicySeat, batch: list[Lane]) -> None:
+        purpose = (seat, [lane.index for lane in batch], [(lane, lane.generation) for lane in batch])
+        line = seat.request([lane.index for lane in batch], [lane.turns[seat.agent] for lane in batch])
+        try:
+            seat.process.post(line, purpose, self._config.deadlines.action_s, f"select_action of {seat.agent}")
+        except PolicyError as error:
+            raise _BrokenError(seat.process, error, purpose) from error
+        self._under_way[seat.agent] += 1
+
+    def _receive(self) -> None:
+        """Wait for answers, and take those that have come."""
+        processes = {seat.process.fd: seat.process for seat in self._asked if seat.process.is_awaited}
+        if not processes:
+            return
+        patience = min(process.patience() for process in processes.values())
+        for fd in select.select(list(processes), [], [], max(0.0, min(patience, _TICK_S)))[0]:
+            self._take(processes.pop(fd))
+        for process in processes.values():
+            if process.patience() <= 0:
+                self._take(process, late=True)
+
+    def _take(self, process: PolicyProcess, *, late: bool = False) -> None:
+        awaited = process.awaited
+        try:
+            if late:
+                process.require_in_time()
+                return
+            found = process.collect()
+        except PolicyError as error:
+            raise _BrokenError(process, error, awaited.purpose if awaited is not None else None) from error
+        for answer, reply in found:
+            self._understand(answer, reply)
+
+    def _understand(self, answer: Answer, reply: dict[str, Any]) -> None:
+        seat, asked, entries = answer.purpose
+        if asked is not None:
+            self._under_way[seat.agent] -= 1
+        live = [(lane, row) for row, (lane, born) in enumerate(entries) if lane.is_playing and lane.generation == born]
+        try:
+            if asked is None:
+                if reply.get("type") == "error":
+                    raise PolicyError("raised", str(reply.get("message")))
+                return
+            decisions = seat.decisions(reply, len(entries))
+        except PolicyError as error:
+            if self._is_alone or len(entries) == 1:
+                for lane, _ in live:
+                    self._fail(lane, seat, error)
+            else:
+                self._set_apart(lane for lane, _ in live)
+            return
+        for lane, row in live:
+            self._decide(lane, seat.agent, decisions[row])
+
+    # What goes wrong.
+
+    def _fail(self, lane: Lane, seat: Seat, error: PolicyError) -> None:
+        """Count the failure of an operator and do what the config says."""
+        agent, rules = seat.agent, self._config.failures
+        tried = lane.tried.get(agent, 0)
+        lane.tried[agent] = tried + 1
+        then = "retry" if tried < rules.retry else rules.then
+        lane.failures.append(
+            {
+                "agent": agent,
+                "operator": seat.operator,
+                "kind": error.kind,
+                "step": lane.length,
+                "message": str(error)[:500],
+                "then": then,
+            }
+        )
+        if agent not in lane.turns:  # it failed before its turn, at the beginning of the episode
+            then = "forfeit" if then in {"retry", "random_legal", "noop"} else then
+        if then == "retry":
+            self._waiting[agent].append(lane)
+        elif then in {"forfeit", "fail"}:
+            lane.losers.add(agent)
+            self._finish(lane, "forfeit" if then == "forfeit" else "failed")
+        else:
+            mask = lane.turns[agent].mask
+            action = seat.moves.noop(mask) if then == "noop" else seat.moves.random(mask, lane.generator)
+            self._decide(lane, agent, Decision(action))
+
+    def _set_apart(self, lanes: Iterable[Lane]) -> None:
+        """Abandon episodes, to play each again alone."""
+        for lane in lanes:
+            if lane.is_playing:
+                lane.abandon()
+                self._alone.append(lane.episode)
+
+    def _mend(self, broken: "_BrokenError", lanes: list[Lane]) -> None:
+        """Start a policy anew that hangs or has died."""
+        self._policies.restart(broken.process)
+        for seat in self._asked:
+            if seat.process.name == broken.process.name:
+                self._under_way[seat.agent] = 0
+        playing = [lane for lane in lanes if lane.is_playing]
+        if not self._is_alone:
+            for queue in (*self._waiting.values(), self._ready):
+                queue.clear()
+            self._set_apart(playing)
+            return
+        for lane in playing:
+            seats = [seat for seat in self._asked if seat.process.name == broken.process.name]
+            guilty = broken.purpose[0] if broken.purpose is not None else seats[0]
+            for seat in seats:
+                self._announce(lane, seat)
+                if seat is not guilty and seat.agent in lane.turns and seat.agent not in lane.actions:
+                    self._waiting[seat.agent].append(lane)
+            self._fail(lane, guilty, broken.error)
+
+
+class _BrokenError(Exception):
+    """A policy's process hangs or has died; `purpose` is what it was last asked for."""
+
+    def __init__(self, process: PolicyProcess, error: PolicyError, purpose: Any) -> None:
+        self.process = process
+        self.error = error
+        self.purpose = purpose
+        super().__init__(str(error))
