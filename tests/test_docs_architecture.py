@@ -14,6 +14,7 @@ PLACES = (
     ROOT / "services" / "mosaic_services",
     ROOT / "workers" / "kit",
     ROOT / "workers" / "cleanrl_worker",
+    ROOT / "workers" / "arena_worker",
 )
 
 
