@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus import messages, refusals
-from mosaic_bus.commands import Command, Query, common, scheduler, supervisor, telemetry
+from mosaic_bus.commands import Command, Query, common, operator, scheduler, supervisor, telemetry
 from mosaic_bus.messages import Model
 from mosaic_bus.refusals import RefusalCode
 from mosaic_services.stack.services import in_start_order
@@ -61,6 +61,7 @@ SERVICES = {
     scheduler: ("scheduler", "`scheduler`"),
     supervisor: ("supervisor", "`supervisor.<host>`"),
     telemetry: ("telemetry", "`telemetry`"),
+    operator: ("operator", "`operator`"),
 }
 TOPICS = {
     "ServiceState": "state.service.<service>.",
@@ -72,6 +73,7 @@ TOPICS = {
     "RunSummary": "summary.<run>.",
     "FrameHandle": "frame.<run>.` and, with the picture as buffer, `picture.<run>.<max_dim>.<quality>.",
     "StoredPositions": "stored.",
+    "ExperimentState": "state.experiment.<experiment>.",
 }
 
 

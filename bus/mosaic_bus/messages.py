@@ -18,6 +18,8 @@ __all__ = [
     "Checkpoint",
     "EnvironmentStatus",
     "ExitReport",
+    "ExperimentState",
+    "ExperimentStateName",
     "FailureCategory",
     "FrameHandle",
     "Gpu",
@@ -25,6 +27,7 @@ __all__ = [
     "HostState",
     "Input",
     "Limits",
+    "LineupProgress",
     "Model",
     "Number",
     "Position",
@@ -36,6 +39,7 @@ __all__ = [
     "RunStateName",
     "RunSummary",
     "ServiceState",
+    "ShardProgress",
     "StoredPositions",
     "StreamId",
     "StreamKind",
@@ -500,3 +504,62 @@ class RunSummary(Model):
     received: int = 0
     repaired: int = 0
     missing: int = Field(default=0, description="lines known to exist and not yet stored")
+
+
+class ExperimentStateName(StrEnum):
+    """Where an experiment is in its life."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more happens until the experiment is started again."""
+        return self not in {ExperimentStateName.RUNNING, ExperimentStateName.STOPPING}
+
+
+class LineupProgress(Model):
+    """How far one lineup of an experiment is."""
+
+    lineup: str
+    done: int = Field(description="episodes whose records are there")
+    wanted: int = Field(description="episodes that it is to play; the stopping rule may raise it")
+    mean_return: float | None = Field(default=None, description="mean over episodes of the sum over agents")
+    failures: int = Field(default=0, description="failures of its operators, such as an illegal move")
+    given_up: str = Field(default="", description="why the rest of its episodes cannot be played")
+
+
+class ShardProgress(Model):
+    """One run that plays a part of an experiment."""
+
+    number: int
+    run: str
+    state: str = Field(description="state of the run; `submitting` until the scheduler has it")
+    host: str | None = None
+    done: int
+    total: int
+    reason: str = ""
+
+
+class ExperimentState(Model):
+    """The state of an experiment as the operator service sees it."""
+
+    experiment: str
+    state: ExperimentStateName
+    reason: str = Field(default="", description="why it is in this state, one sentence")
+    done: int
+    wanted: int
+    lineups: list[LineupProgress]
+    shards: list[ShardProgress] = Field(default_factory=list, description="of the current start, in order")
+    lost: int = Field(default=0, description="shards whose missing episodes were played again by another shard")
+    conflicts: int = Field(default=0, description="episodes that were played twice with different results")
+    started_at: float
+    ended_at: float | None = None
+    folder: str = Field(
+        default="", description="where experiment.json and episodes.jsonl are, on the service's machine"
+    )
+    look: str = Field(default="", description="what the stopping rule decided last")
+    version: int = Field(default=0, description="grows with every change: of two states the larger is newer")

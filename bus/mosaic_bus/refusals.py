@@ -40,9 +40,15 @@ class RefusalCode(StrEnum):
     ALREADY_ENDED = "already_ended", "this host has already seen the end of the attempt", "run"
     ALREADY_FINAL = "already_final", "the run, or every run of the group, has ended", "run", "state"
     ALREADY_PLACED = "already_placed", "the run does not wait in the queue", "run", "state"
+    ALREADY_RUNNING = "already_running", "the experiment is being played", "value"
     AMBIGUOUS_RUN = "ambiguous_run", "several runs fit; give an id", "index", "field", "value", "candidates"
     BUSY = "busy", "too many queries wait for an answer: ask again later"
     CIRCULAR_AFTER = "circular_after", "runs wait for each other", "candidates"
+    EXPERIMENT_CHANGED = (
+        "experiment_changed",
+        "an experiment of this name has records that another environment, operator or seed made",
+        "problems",
+    )
     HOST_UNAVAILABLE = "host_unavailable", "the host cannot take the attempt now"
     ID_REUSED = "id_reused", "the id belongs to a run with another spec, or occurs twice", "index", "run"
     IMPOSSIBLE_RESOURCES = (
@@ -63,6 +69,8 @@ class RefusalCode(StrEnum):
         "allowed",
     )
     INVALID_CONFIG = "invalid_config", "the worker does not take this configuration", "index", "field", "problems"
+    INVALID_EXPERIMENT = "invalid_experiment", "the fields of the experiment are not right", "problems"
+    MISSING_CHECKPOINT = "missing_checkpoint", "the run that an operator names has no such checkpoint", "field", "value"
     MISSING_FILE = "missing_file", "a checkpoint that the config names is gone", "field", "value"
     NOTHING_TO_RERUN = "nothing_to_rerun", "no run of the group has failed or was lost", "value"
     NOT_FINAL = "not_final", "the run has not ended", "run", "state"
@@ -76,6 +84,7 @@ class RefusalCode(StrEnum):
     UNKNOWN = "unknown", "the refusal has a code that this version does not know; the message names it"
     UNKNOWN_ATTEMPT = "unknown_attempt", "the host has no such attempt", "run"
     UNKNOWN_COMMAND = "unknown_command", "the service has no such command", "value", "near", "allowed"
+    UNKNOWN_EXPERIMENT = "unknown_experiment", "no experiment has that name", "value", "near"
     UNKNOWN_GROUP = "unknown_group", "no group, or more than one, fits the name", "value", "near", "candidates"
     UNKNOWN_HOST = "unknown_host", "no host of that name has reported", "value", "near", "allowed"
     UNKNOWN_PROFILE = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 __all__ = [
+    "EXPERIMENT_STATES",
     "HOST_STATES",
     "RUN_STATES",
     "SERVICE_STATES",
@@ -15,6 +16,7 @@ __all__ = [
     "SUMMARIES",
     "build",
     "command",
+    "experiment_state",
     "frame",
     "host_state",
     "is_host_name",
@@ -35,6 +37,7 @@ STORED = "stored."
 SERVICE_STATES = "state.service."
 HOST_STATES = "state.host."
 RUN_STATES = "state.run."
+EXPERIMENT_STATES = "state.experiment."
 SUMMARIES = "summary."
 
 _HOST = re.compile(r"[a-z0-9-]{1,63}")
@@ -63,6 +66,11 @@ def host_state(host: str) -> str:
 def run_state(run: str) -> str:
     """State of a run, from the scheduler."""
     return f"{RUN_STATES}{run}."
+
+
+def experiment_state(experiment: str) -> str:
+    """State of an experiment, from the operator service."""
+    return f"{EXPERIMENT_STATES}{experiment}."
 
 
 def summary(run: str) -> str:

@@ -27,6 +27,11 @@ class StackHome(Home):
         return self.path / "sweeps"
 
     @property
+    def experiments(self) -> Path:
+        """One folder per experiment: `experiments/<name>/episodes.jsonl`."""
+        return self.path / "experiments"
+
+    @property
     def logs(self) -> Path:
         """What the services print: `logs/<service>.log`."""
         return self.path / "logs"
@@ -50,6 +55,12 @@ class StackHome(Home):
     def create(self) -> None:
         """Make the folders, readable by their owner only."""
         super().create()
-        for folder in (self.runs, self.logs, self.scheduler_store.parent, self.telemetry_store.parent):
+        for folder in (
+            self.runs,
+            self.experiments,
+            self.logs,
+            self.scheduler_store.parent,
+            self.telemetry_store.parent,
+        ):
             folder.mkdir(mode=OWNER_ONLY, exist_ok=True)
             folder.chmod(OWNER_ONLY)  # The home may be a folder that was there before, and open to others.

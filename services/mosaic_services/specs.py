@@ -142,7 +142,8 @@ def read_file(path: Path, what: str = "run") -> dict[str, Any]:
         raise SpecError(f"{path}{where}: not YAML: {problem}", detail=str(error)) from error
     if not isinstance(document, dict):
         raise SpecError(
-            f"{path}: a {what} is a map of fields, this is {_kind(document)}", "start with: worker: baseline"
+            f"{path}: {'an' if what[0] in 'aeiou' else 'a'} {what} is a map of fields, this is {_kind(document)}",
+            "start with: worker: baseline" if what == "run" else "",
         )
     return {str(key): value for key, value in document.items()}
 

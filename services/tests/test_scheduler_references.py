@@ -8,9 +8,10 @@ from scheduler_story import Story, attempt, host
 from mosaic_bus.commands import Cancel, NewRun, PauseQueue, Place, Rerun, SavedCheckpoint, SubmitMany
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import FailureCategory, RunSpec, RunStateName
+from mosaic_services.checkpoint_references import parse
 from mosaic_services.scheduler import events
 from mosaic_services.scheduler import instructions as todo
-from mosaic_services.scheduler.references import SETTLE_S, parse
+from mosaic_services.scheduler.references import SETTLE_S
 
 PATH = {"anyOf": [{"type": "string", "format": "absolute-path"}, {"type": "null"}]}
 SCHEMA = {

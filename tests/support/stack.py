@@ -195,7 +195,7 @@ class Stack:
         if self._bus is not None:
             self._bus.close()
             self._bus = None
-        for service in ("supervisor", "scheduler", "telemetry", "broker"):
+        for service in reversed(SERVICES):
             process = self.processes.pop(service, None)
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGCONT)

@@ -6,10 +6,10 @@ is found is kept, so that a further attempt reads the same file.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from mosaic_bus.messages import FailureCategory, Input, RunStateName
+from mosaic_services.checkpoint_references import pick
 from mosaic_services.config_fields import dotted
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.outcomes import Outcome
@@ -23,34 +23,14 @@ if TYPE_CHECKING:
     from mosaic_services.scheduler.ledger import Ledger
     from mosaic_services.scheduler.model import Reference, Run
 
-__all__ = ["FORM", "fetch", "is_reference", "parse", "resolve", "waits_for"]
+__all__ = ["fetch", "resolve", "waits_for"]
 
-PREFIX = "run:"
-FORM = "run:NAME@last, run:NAME@best or run:NAME@STEP"
-_PARSED = re.compile(r"run:(?P<run>.+?)(?:@(?P<wanted>last|best|\d{1,18}))?", re.DOTALL)
 # Interval between two questions about the checkpoints of one run, and how many runs one tick asks about.
 FETCH_AGAIN_S = 1.0
 _FETCHED_AT_ONCE = 50
 # Seconds to wait until the journal of a run that has ended is stored; that of a lost host may never be.
 SETTLE_S = 60.0
 _CHECKPOINTS_NAMED = 8
-
-
-def is_reference(text: str) -> bool:
-    """Whether a text is meant as a reference, well-formed or not."""
-    return text.startswith(PREFIX)
-
-
-def parse(text: str) -> tuple[str, str] | None:
-    """Return the run that is named, and which of its checkpoints is wanted; None if the text is malformed."""
-    found = _PARSED.fullmatch(text)
-    if found is None or not found["run"].strip():
-        return None
-    # `run:train@bst` is a mistake, and not a run that is called `train@bst`.
-    if found["wanted"] is None and "@" in found["run"]:
-        return None
-    wanted = found["wanted"] or "last"
-    return found["run"].strip(), str(int(wanted)) if wanted.isdigit() else wanted
 
 
 def fetch(ledger: Ledger) -> None:
@@ -87,7 +67,7 @@ def _resolve(ledger: Ledger, run: Run, event: CheckpointsKnown) -> None:
     for reference in run.references:
         if reference.run != source.id:
             continue
-        saved = _pick(reference, event.saved)
+        saved = pick(reference.wanted, event.saved)
         if saved is not None:
             run.found[reference.field] = Input(
                 field=reference.field,
@@ -113,18 +93,6 @@ def _is_settled(ledger: Ledger, source: Run, event: CheckpointsKnown) -> bool:
     """Whether telemetry has stored all that a run that has ended wrote, or has had time enough to do so."""
     since = ledger.unsettled.setdefault(source.id, ledger.at.mono)
     return event.stored >= source.begun or ledger.at.mono - since > SETTLE_S
-
-
-def _pick(reference: Reference, saved: Sequence[SavedCheckpoint]) -> SavedCheckpoint | None:
-    """Choose the newest of the checkpoints that a reference fits."""
-    match reference.wanted:
-        case "last":
-            fitting = list(saved)
-        case "best":
-            fitting = [each for each in saved if each.best]
-        case step:
-            fitting = [each for each in saved if each.step == int(step)]
-    return fitting[-1] if fitting else None
 
 
 def _release(ledger: Ledger, run: Run) -> None:

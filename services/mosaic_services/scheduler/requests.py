@@ -26,11 +26,11 @@ from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunSpec, RunStateName
 from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails, brief
 from mosaic_bus.wording import near_names
+from mosaic_services.checkpoint_references import FORM, parse
 from mosaic_services.config_fields import dotted, replace_at
 from mosaic_services.scheduler.model import Ending, Reference, Run
 from mosaic_services.scheduler.naming import find_group, find_run, make_name
 from mosaic_services.scheduler.outcomes import Outcome
-from mosaic_services.scheduler.references import FORM, parse
 from mosaic_services.scheduler.validation import check_submission
 from mosaic_services.scheduler.wording import amounts, said_of
 

@@ -12,8 +12,8 @@ from referencing import Registry
 
 from mosaic_bus.refusals import Problem, brief
 from mosaic_bus.wording import near_names
+from mosaic_services.checkpoint_references import FORM, is_reference, parse
 from mosaic_services.config_fields import dotted, texts
-from mosaic_services.scheduler.references import FORM, is_reference, parse
 from mosaic_services.scheduler.wording import listed
 
 if TYPE_CHECKING:

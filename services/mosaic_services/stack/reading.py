@@ -20,7 +20,7 @@ from mosaic_services.home import StackHome
 from mosaic_services.stack.backoff import Backoff
 from mosaic_services.stack.children import Child
 from mosaic_services.stack.errors import StackError
-from mosaic_services.stack.services import PER_STACK, SERVICES
+from mosaic_services.stack.services import SERVICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def reading(home: StackHome) -> Iterator[Address]:
         children = [
             Child(row, row.name, arguments, copy.logs / f"{row.name}.log", 2**30, Backoff(1.0, 1.0))
             for row in SERVICES
-            if row.name in PER_STACK
+            if row.answers_alone
         ]
         try:
             for child in children:

@@ -27,6 +27,8 @@ class ServiceRow:
     arguments: tuple[str, ...] = ()
     # Whether every host has one, called <name>.<host> on the bus; otherwise a stack has one, called <name>.
     per_host: bool = False
+    # Whether it answers questions about a stopped stack from its store, and does nothing else there.
+    answers_alone: bool = False
     # Whether stopping it stops the runs of its host, which takes as long as their grace periods; SIGUSR2 makes it
     # end and leave them running.
     holds_runs: bool = False
@@ -42,9 +44,14 @@ class ServiceRow:
 
 
 SERVICES = (
-    ServiceRow("broker", "forwards every message"),
-    ServiceRow("scheduler", "queues runs and places them on hosts", needs=("broker",)),
-    ServiceRow("telemetry", "stores events and logs, answers queries", needs=("broker",)),
+    ServiceRow("broker", "forwards every message", answers_alone=True),
+    ServiceRow("scheduler", "queues runs and places them on hosts", needs=("broker",), answers_alone=True),
+    ServiceRow("telemetry", "stores events and logs, answers queries", needs=("broker",), answers_alone=True),
+    ServiceRow(
+        "operator",
+        "plays experiments: cuts them into shards, collects their records",
+        needs=("broker", "scheduler", "telemetry"),
+    ),
     ServiceRow(
         "supervisor",
         "starts and stops the runs of its host, forwards their output",

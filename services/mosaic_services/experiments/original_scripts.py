@@ -1,0 +1,160 @@
+"""The original MOSAIC's operator scripts: `operators` and `execution` become experiments.
+
+An operator of such a script is an environment together with the workers that play its agents: a lineup of ours.
+Operators in the same environment become one experiment; the others, one for each environment.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from mosaic_bus.wording import did_you_mean
+from mosaic_services.specs import SpecError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["read_original"]
+
+_OPERATOR_KEYS = ("id", "name", "env_name", "task", "max_steps", "workers", "type", "worker_id", "settings", "seed")
+_EXECUTION_KEYS = ("auto_run", "num_episodes", "seeds", "environment_mode", "env_mode", "step_delay_ms")
+_MODES = ("procedural", "fixed")
+_BASELINES = {"random": "random", "passive": "passive", "noop": "passive"}
+_TYPES = ("baseline", "rl", "llm", "vlm", "human", *_BASELINES)
+# Keys under which the original names a checkpoint.
+_CHECKPOINTS = ("policy_path", "checkpoint", "checkpoint_path", "model_path")
+# Games by the name that the original gives them.
+_GAMES = {"chess": "chess_v6", "connect_four": "connect_four_v3", "go": "go_v5", "tictactoe": "tictactoe_v3"}
+_DEFAULT_SEED = 0
+
+
+def read_original(operators: Any, execution: Any, path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return one document for each environment, and notes on what has no effect here."""
+    if not isinstance(operators, list) or not operators or not all(isinstance(each, dict) for each in operators):
+        raise SpecError(f"{path}: operators must be a list of maps with id, task and workers")
+    if not isinstance(execution, dict):
+        raise SpecError(f"{path}: execution must be a map, for example {{'num_episodes': 10, 'seeds': [42]}}")
+    notes = _notes(execution, path)
+    common = {"episodes": _episodes(execution, path), "seeds": _seeds(execution, path)}
+    made: dict[str, dict[str, Any]] = {}
+    for number, each in enumerate(operators):
+        environment = _environment(each, f"{path}: operators[{number}]")
+        document = made.setdefault(
+            repr(sorted(environment.items(), key=str)),
+            {"environment": environment, "operators": {}, "lineups": [], **common},
+        )
+        _add(document, each, f"{path}: operators[{number}]", path)
+    stem = _plain(path.stem)
+    for number, document in enumerate(made.values()):
+        document["name"] = stem if len(made) == 1 else f"{stem[:60]}-{number + 1}"
+    return list(made.values()), notes
+
+
+def _notes(execution: dict[str, Any], path: Path) -> list[str]:
+    for key in execution:
+        if key not in _EXECUTION_KEYS:
+            hint = did_you_mean(key, _EXECUTION_KEYS) or f"the fields are: {', '.join(_EXECUTION_KEYS)}"
+            raise SpecError(f"{path}: execution: field {key!r} is unknown", hint)
+    return (
+        ["step_delay_ms has no effect: episodes are played as fast as possible"]
+        if execution.get("step_delay_ms")
+        else []
+    )
+
+
+def _episodes(execution: dict[str, Any], path: Path) -> int:
+    seeds = execution.get("seeds")
+    number = execution.get("num_episodes", len(seeds) if isinstance(seeds, list) and seeds else 1)
+    if type(number) is not int or number < 1:
+        raise SpecError(f"{path}: execution: num_episodes must be a whole number of 1 or more, got {number!r}")
+    return number
+
+
+def _seeds(execution: dict[str, Any], path: Path) -> dict[str, Any]:
+    mode = execution.get("environment_mode", execution.get("env_mode", "procedural"))
+    if mode not in _MODES:
+        hint = did_you_mean(mode, _MODES) or f"the modes are: {', '.join(_MODES)}"
+        raise SpecError(f"{path}: execution: environment_mode {mode!r} is unknown", hint)
+    given = execution.get("seeds", [_DEFAULT_SEED])
+    values = [given] if type(given) is int else given
+    if not isinstance(values, list) or not values or not all(type(each) is int for each in values):
+        raise SpecError(f"{path}: execution: seeds must be a list of whole numbers, got {given!r}")
+    return {"mode": "fixed", "values": values[:1]} if mode == "fixed" else {"mode": "list", "values": values}
+
+
+def _environment(operator: dict[str, Any], where: str) -> dict[str, Any]:
+    for key in operator:
+        if key not in _OPERATOR_KEYS:
+            hint = did_you_mean(key, _OPERATOR_KEYS) or f"the fields are: {', '.join(_OPERATOR_KEYS)}"
+            raise SpecError(f"{where}: field {key!r} is unknown", hint)
+    settings = operator.get("settings") or {}
+    task = operator.get("task") or settings.get("task") or operator.get("env_name")
+    if not isinstance(task, str) or not task:
+        raise SpecError(f"{where}: task is missing", "for example: 'task': 'MiniGrid-Empty-8x8-v0'")
+    made: dict[str, Any] = {"id": _GAMES.get(task, task)}
+    if (steps := operator.get("max_steps", settings.get("max_steps"))) is not None:
+        made["max_steps"] = steps
+    return made
+
+
+def _add(document: dict[str, Any], operator: dict[str, Any], where: str, path: Path) -> None:
+    """Add an operator's workers as our operators, and the operator itself as a lineup."""
+    name = _plain(str(operator.get("id") or operator.get("name") or f"operator-{len(document['lineups']) + 1}"))
+    if any(each["name"] == name for each in document["lineups"]):
+        raise SpecError(f"{where}: two operators have the id {name!r}")
+    workers = operator.get("workers")
+    if workers is None and operator.get("type"):
+        workers = {
+            "*": {"type": operator["type"], "worker_id": operator.get("worker_id"), **(operator.get("settings") or {})}
+        }
+    if not isinstance(workers, dict) or not workers or not all(isinstance(each, dict) for each in workers.values()):
+        raise SpecError(
+            f"{where}: workers must be a map from agent to worker", "for example: {'agent': {'type': 'random'}}"
+        )
+    alone = len(workers) == 1
+    lineup = {"name": name}
+    for agent, worker in workers.items():
+        own = name if alone else _plain(f"{name}.{agent}")
+        document["operators"][own] = _operator(worker, f"{where}: workers[{agent!r}]", path)
+        lineup["*" if alone else str(agent)] = own
+    document["lineups"].append(lineup)
+
+
+def _operator(worker: dict[str, Any], where: str, path: Path) -> dict[str, Any]:
+    kind = worker.get("type")
+    # The original keeps a seed in each worker; here all seeds follow from the experiment's.
+    options = {
+        key: value for key, value in worker.items() if key not in {"type", "worker_id", "seed", "task", "max_steps"}
+    }
+    options |= options.pop("settings", None) or {}
+    if kind in _BASELINES or kind == "baseline":
+        behavior = options.get("behavior", "random") if kind == "baseline" else kind
+        if behavior not in _BASELINES:
+            hint = did_you_mean(behavior, _BASELINES) or f"the behaviors are: {', '.join(_BASELINES)}"
+            raise SpecError(f"{where}: behavior {behavior!r} is unknown", hint)
+        return {"worker": "baseline", "config": {"behavior": _BASELINES[behavior]}}
+    if kind == "rl":
+        return _trained(worker.get("worker_id"), options, where, path)
+    if kind in ("llm", "vlm", "human"):
+        return {"worker": "human" if kind == "human" else _worker(worker.get("worker_id"), "llm"), "config": options}
+    hint = did_you_mean(kind, _TYPES) or f"the types are: {', '.join(_TYPES)}"
+    raise SpecError(f"{where}: type {kind!r} is unknown", hint)
+
+
+def _trained(worker_id: Any, options: dict[str, Any], where: str, path: Path) -> dict[str, Any]:
+    found = next((options.pop(key) for key in _CHECKPOINTS if options.get(key)), None)
+    if not isinstance(found, str):
+        raise SpecError(f"{where}: no checkpoint is given", "add 'policy_path': 'run:NAME@best' or a path")
+    options.pop("algorithm", None)
+    if not found.startswith("run:"):
+        found = str((path.resolve().parent / found).resolve())
+    return {"worker": _worker(worker_id, "cleanrl"), "checkpoint": found, "config": options}
+
+
+def _worker(worker_id: Any, usual: str) -> str:
+    return re.sub(r"_worker$", "", str(worker_id)) if worker_id else usual
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:64]

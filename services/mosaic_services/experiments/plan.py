@@ -1,0 +1,107 @@
+"""The plan of an experiment: its file, resolved and written out. What stands in experiment.json. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mosaic_bus.refusals import Problem
+from mosaic_services.experiments.lineups import expand_lineups
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from mosaic_services.experiments.model import Experiment
+
+__all__ = ["LAYOUT", "changes", "env_seed", "extend", "make_plan", "wanted_at_first"]
+
+LAYOUT = 1
+# The first look of a stopping rule; each further one is at twice as many episodes.
+FIRST_LOOK = 50
+# What an operator is; the rest of its entry is known only once its checkpoint is found.
+_IDENTITY = ("worker", "profile", "source", "config")
+
+
+def make_plan(experiment: Experiment, resolved: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Write out an experiment; `resolved` has the checkpoint and the origin of operators that name a run."""
+    document = experiment.model_dump(mode="json", exclude={"lineups", "groups", "swap_sides", "shards"})
+    for name, operator in document["operators"].items():
+        unknown = {"training_run": None, "algorithm": None, "training_seed": None}
+        operator.update({"source": operator["checkpoint"], **unknown, **resolved.get(name, {})})
+    return {
+        "layout": LAYOUT,
+        **document,
+        "group": f"eval-{experiment.name}",
+        "lineups": [each.model_dump() for each in expand_lineups(experiment)],
+    }
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], done: Mapping[str, Collection[int]]) -> list[Problem]:
+    """List what makes the records of an earlier plan worthless for a new one; additions do not."""
+    found = [
+        Problem(field=name, message=f"was {_said(old[name])}, now {_said(new[name])}")
+        for name in ("environment", "failures")
+        if old[name] != new[name]
+    ]
+    played = max((max(numbers) for numbers in done.values() if numbers), default=-1) + 1
+    if (old["seeds"]["root"], _seeds(old, played)) != (new["seeds"]["root"], _seeds(new, played)):
+        found.append(Problem(field="seeds", message=f"the seeds of the first {played} episodes are others"))
+    for name in old["operators"].keys() & new["operators"].keys():
+        was, now = ({key: plan["operators"][name][key] for key in _IDENTITY} for plan in (old, new))
+        if was != now:
+            found.append(Problem(field=f"operators.{name}", message=f"was {_said(was)}, now {_said(now)}"))
+    lineups = {each["name"]: each["agents"] for each in old["lineups"]}
+    for each in new["lineups"]:
+        if lineups.get(each["name"], each["agents"]) != each["agents"]:
+            said = f"was {_said(lineups[each['name']])}, now {_said(each['agents'])}"
+            found.append(Problem(field=f"lineups.{each['name']}", message=said))
+    return found
+
+
+def extend(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Join a new plan with the one that records exist of. Operators keep the checkpoints that they played with."""
+    notes = []
+    operators = dict(new["operators"])
+    for name, entry in old["operators"].items():
+        if name in operators and operators[name]["checkpoint"] != entry["checkpoint"]:
+            said = f"{entry['source']} now means {operators[name]['checkpoint']}"
+            notes.append(f"operator {name} stays at {entry['checkpoint']}, with which it has played ({said})")
+        operators[name] = entry
+    names = {each["name"] for each in new["lineups"]}
+    gone = [each for each in old["lineups"] if each["name"] not in names]
+    notes += [f"lineup {each['name']} is no longer in the file; its records stay" for each in gone]
+    kept = {operator for each in [*gone, *new["lineups"]] for operator in each["agents"].values()}
+    return {
+        **new,
+        "operators": {name: entry for name, entry in operators.items() if name in kept},
+        "lineups": [*new["lineups"], *gone],
+    }, notes
+
+
+def wanted_at_first(plan: Mapping[str, Any], lineups: Collection[str]) -> dict[str, int]:
+    """Episodes of each lineup that are played before the first decision."""
+    until = plan["until"]
+    count = plan["episodes"] if until is None else min(FIRST_LOOK, until["cap"])
+    return {each["name"]: count for each in plan["lineups"] if each["name"] in lineups}
+
+
+def env_seed(seeds: Mapping[str, Any], episode: int) -> int | None:
+    """The environment's seed of an episode if the file gives it; None if it is made from the root."""
+    values = seeds["values"]
+    match seeds["mode"]:
+        case "procedural":
+            return None
+        case "fixed":
+            return int(values[0])
+    return int(values[episode]) if episode < len(values) else int(values[-1]) + episode - len(values) + 1
+
+
+def _seeds(plan: Mapping[str, Any], count: int) -> list[int | None]:
+    return [env_seed(plan["seeds"], episode) for episode in range(count)]
+
+
+def _said(value: object) -> str:
+    if isinstance(value, dict):
+        return (
+            "{" + ", ".join(f"{key}: {_said(item)}" for key, item in value.items() if item not in (None, {}, [])) + "}"
+        )
+    return str(value)

@@ -1,0 +1,1 @@
+"""The operator service: plays experiments."""
