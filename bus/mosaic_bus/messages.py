@@ -562,4 +562,5 @@ class ExperimentState(Model):
         default="", description="where experiment.json and episodes.jsonl are, on the service's machine"
     )
     look: str = Field(default="", description="what the stopping rule decided last")
+    notes: list[str] = Field(default_factory=list, description="what a user should know about this start")
     version: int = Field(default=0, description="grows with every change: of two states the larger is newer")

@@ -31,6 +31,7 @@ class _Entry(NamedTuple):
 
 _STACK = "The stack"
 _RUNS = "Runs"
+_EXPERIMENTS = "Experiments"
 _WORKERS = "Workers"
 
 COMMANDS = {
@@ -62,6 +63,9 @@ COMMANDS = {
     "priority": _Entry("Change the priority of waiting runs.", _RUNS),
     "export": _Entry("Write a run's data to Parquet files.", _RUNS),
     "open-tensorboard": _Entry("Show runs in TensorBoard, under their names.", _RUNS),
+    "eval": _Entry("Play an experiment: operators under the same seeds, in parallel.", _EXPERIMENTS),
+    "experiments": _Entry("List, show and stop experiments.", _EXPERIMENTS, ("list", "show", "stop")),
+    "replay": _Entry("Play an episode of an experiment again, and check that it is the same.", _EXPERIMENTS),
     "workers": _Entry("Manage workers.", _WORKERS, ("list", "install", "describe", "check", "remove")),
 }
 
@@ -82,6 +86,8 @@ _MEANT = {
     "plot": "series RUN METRIC",
     "metrics": "series RUN",
     "nodes": "hosts",
+    "evaluate": "eval FILE",
+    "benchmark": "eval FILE",
     "settings": "config show",
     "install": "workers install WORKER",
     "describe": "workers describe WORKER",
@@ -263,6 +269,7 @@ def _refusal_hint(error: CommandRefusedError) -> str:
 
 _HINTS = {
     "unknown_run": "see: mosaic runs",
+    "unknown_experiment": "see: mosaic experiments",
     "unknown_group": "see: mosaic sweep list",
     "unknown_host": "see: mosaic hosts",
     "impossible_resources": "ask for less, or let it wait for a larger host with wait_for_host=true",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from mosaic_bus.refusals import explain
 from mosaic_bus.wording import did_you_mean
+from mosaic_services.checkpoint_references import is_reference
 from mosaic_services.experiments.errors import ExperimentError
 from mosaic_services.experiments.lineups import expand_lineups
 from mosaic_services.experiments.model import Experiment
@@ -25,7 +27,7 @@ __all__ = ["make_experiment", "read_experiments"]
 _PARTS = {
     name: model
     for name, field in Experiment.model_fields.items()
-    for model in (field.annotation, *get_args(field.annotation))
+    for model in (get_args(field.annotation) if get_origin(field.annotation) is UnionType else [field.annotation])
     if isinstance(model, type) and issubclass(model, BaseModel)
 }
 
@@ -41,6 +43,7 @@ def read_experiments(path: Path, overrides: Sequence[tuple[list[str], Any]] = ()
         document.setdefault("name", _name_from(path))
         for keys, value in overrides:
             put(document, keys, value)
+        _find_checkpoints(document, path)
     return [make_experiment(document, str(path)) for document in documents], notes
 
 
@@ -78,6 +81,15 @@ def _require_known(key: str, known: tuple[str, ...], where: str, part: str) -> N
     if key not in known:
         hint = did_you_mean(key, known) or f"the fields are: {', '.join(known)}"
         raise SpecError(f"{where}: {part}field {key!r} is unknown", hint)
+
+
+def _find_checkpoints(document: dict[str, Any], path: Path) -> None:
+    """Make paths of checkpoints absolute: they are relative to the file."""
+    operators = document.get("operators")
+    for name, operator in operators.items() if isinstance(operators, dict) else ():
+        found = operator.get("checkpoint") if isinstance(operator, dict) else None
+        if isinstance(found, str) and found and not is_reference(found):
+            put(document, ["operators", name, "checkpoint"], str((path.resolve().parent / found).resolve()))
 
 
 def _name_from(path: Path) -> str:

@@ -355,6 +355,7 @@ class ExperimentMachine:
             ended_at=progress.ended_at,
             folder=folder,
             look=progress.look,
+            notes=progress.notes,
             version=version,
         )
 

@@ -55,6 +55,7 @@ class Progress(BaseModel):
     lost: int = 0
     conflicts: int = 0
     look: str = ""
+    notes: list[str] = Field(default_factory=list)
     looks: list[str] = Field(default_factory=list)
     started_at: float = 0.0
     ended_at: float | None = None

@@ -131,7 +131,12 @@ class OperatorService(Service):
                 await asyncio.to_thread(folder.write_plan, plan)
             except OSError as error:
                 raise CommandRefusedError(RefusalCode.STORE_UNAVAILABLE, f"{folder.path}: {error}") from error
-            progress = Progress(wanted=prepared.wanted, at_once=prepared.at_once, requires=prepared.requires)
+            progress = Progress(
+                wanted=prepared.wanted,
+                at_once=prepared.at_once,
+                requires=prepared.requires,
+                notes=prepared.notes,
+            )
             machine = ExperimentMachine(plan, prepared.records, progress, _new_id, decide)
             decided = machine.begin(time.time())
             self._counts["started"] += 1
