@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from mosaic_bus.messages import Number, ProfileName, Resources, Tag, Whole, WorkerName
 from mosaic_bus.wording import near_names
 from mosaic_services.experiments.tasks import Family, family_of
+from mosaic_services.statistics.stopping import CAP, FIRST_LOOK
 
 __all__ = [
     "Budget",
@@ -122,7 +123,7 @@ class Until(Part):
 
     width: Number | None = Field(default=None, gt=0, description="stop when every interval is at most this wide")
     decided: bool = Field(default=False, description="stop when every comparison is decided")
-    cap: Count = Field(default=3200, description="most episodes of each lineup")
+    cap: Annotated[Count, Field(ge=FIRST_LOOK)] = Field(default=CAP, description="most episodes of each lineup")
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:

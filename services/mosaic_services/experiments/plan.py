@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.refusals import Problem
 from mosaic_services.experiments.lineups import expand_lineups
+from mosaic_services.statistics.stopping import FIRST_LOOK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["LAYOUT", "changes", "env_seed", "extend", "make_plan", "wanted_at_first"]
 
 LAYOUT = 1
-# The first look of a stopping rule; each further one is at twice as many episodes.
-FIRST_LOOK = 50
 # What an operator is; the rest of its entry is known only once its checkpoint is found.
 _IDENTITY = ("worker", "profile", "source", "config")
 

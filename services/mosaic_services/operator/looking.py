@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mosaic_services.statistics import episodes
+from mosaic_services.statistics.stopping import Rule
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,8 +24,10 @@ class Decision:
     wanted: dict[str, int]
 
 
-def decide(plan: Mapping[str, Any], wanted: Mapping[str, int], records: Records) -> Decision:  # noqa: ARG001
-    """Look at complete episodes and decide (until the statistics are there: play up to the cap)."""
-    cap = plan["until"]["cap"]
-    further = {lineup: min(2 * count, cap) for lineup, count in wanted.items() if count < cap}
-    return Decision("", further)
+def decide(plan: Mapping[str, Any], wanted: Mapping[str, int], records: Records) -> Decision:
+    """Apply the rule to the episodes that are complete. Only lineups of this start are looked at."""
+    lineups = {each["name"]: each["agents"] for each in plan["lineups"] if each["name"] in wanted}
+    # Episodes beyond the number that was wanted were played for an earlier start: the rule must not see them.
+    looked_at = [record for record in records.kept or [] if record["episode"] < wanted.get(record["lineup"], 0)]
+    decision = episodes.decide(looked_at, lineups, Rule(**plan["until"]))
+    return Decision(decision.words, {} if decision.stop else dict(decision.play))

@@ -9,8 +9,8 @@ import orjson
 
 from mosaic_bus.messages import ExperimentStateName
 from mosaic_services.cli.display.output import console, duration, number, plain, say, state_text, table
-from mosaic_services.comparison.scores import Score, score
 from mosaic_services.experiments.folder import ExperimentFolder
+from mosaic_services.statistics.scores import Score, score
 
 if TYPE_CHECKING:
     from mosaic_bus.messages import ExperimentState

@@ -1,0 +1,121 @@
+"""Cutting experiments into shards, what is missing of them, and the files that they leave."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mosaic_services.experiments.folder import ExperimentFolder
+from mosaic_services.experiments.model import Experiment
+from mosaic_services.experiments.plan import changes, extend, make_plan
+from mosaic_services.experiments.records import Records, read_event, record_line
+from mosaic_services.experiments.shards import cut, default_shards, missing, shard_spec
+
+BASE = {
+    "name": "trial",
+    "environment": {"id": "CartPole-v1"},
+    "operators": {"a": {"worker": "baseline"}, "b": {"worker": "cleanrl", "checkpoint": "run:train@best"}},
+    "episodes": 10,
+}
+
+
+def plan(resolved=None, **fields):
+    return make_plan(Experiment.model_validate({**BASE, **fields}), resolved or {})
+
+
+def record(lineup: str, episode: int, value: float = 1.0, **more):
+    fields = {"lineup": lineup, "episode": episode, "returns": {"agent": value}, "ended": "terminated", **more}
+    found = read_event(record_line(fields))
+    assert found is not None
+    return found
+
+
+def episodes(pieces) -> list[tuple[str, int]]:
+    return [(each.lineup, number) for each in pieces for number in range(each.first, each.last)]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefghijkl"), st.integers(0, 60), max_size=12),
+    st.dictionaries(st.sampled_from("abc"), st.frozensets(st.integers(0, 60)), max_size=3),
+    st.integers(1, 9),
+)
+def test_shards_play_every_missing_episode_once(wanted, done, shards):
+    left = {(name, number) for name, count in wanted.items() for number in range(count)}
+    left -= {(name, number) for name, numbers in done.items() for number in numbers}
+    made = cut(missing(wanted, done), shards)
+    played = [each for shard in made for each in episodes(shard)]
+    assert sorted(played) == sorted(left)
+    assert len(made) <= shards
+    assert all(made)
+    if len(left) >= shards and wanted:
+        assert len(made) == shards
+
+
+def test_each_shard_plays_a_part_of_every_lineup_unless_there_are_many():
+    few = cut(missing({"a": 100, "b": 100}, {}), 2)
+    assert [sorted({each.lineup for each in shard}) for shard in few] == [["a", "b"], ["a", "b"]]
+    many = cut(missing({f"l{number:02}": 10 for number in range(40)}, {}), 2)
+    assert all(len({each.lineup for each in shard}) == 20 for shard in many)
+    assert default_shards(10, 8) == 1
+    assert default_shards(1000, 8) == 8
+
+
+def test_spec_of_a_shard_has_only_its_own_operators_and_what_they_use():
+    spec = shard_spec(plan(), cut(missing({"b": 3}, {}), 1)[0], "trial-shard1", ["!host:c"])
+    assert (spec.worker, spec.group, spec.requires) == ("arena", "eval-trial", ("!host:c",))
+    assert [(use.worker, use.profile) for use in spec.uses] == [("cleanrl", "default")]
+    assert spec.config["operators"] == {
+        "b": {"worker": "cleanrl", "profile": "default", "config": {}, "checkpoint": "run:train@best"}
+    }
+    assert spec.config["play"] == [{"lineup": "b", "episodes": [0, 3]}]
+
+
+def test_added_operators_seeds_and_episodes_keep_the_records_and_other_changes_do_not():
+    done = {"a": {0, 1, 2}}
+    old = plan(seeds=[5, 6, 7])
+    assert changes(old, plan(seeds=[5, 6, 7, 20], episodes=20), done) == []
+    more = {**BASE["operators"], "c": {"worker": "baseline"}}
+    assert changes(old, plan(seeds=[5, 6, 7], operators=more), done) == []
+    for fields, named in (
+        ({"seeds": [5, 6, 8]}, "seeds"),
+        ({"seeds": 5}, "seeds"),
+        ({"seeds": [5, 6, 7], "environment": {"id": "CartPole-v1", "max_steps": 9}}, "environment"),
+        ({"seeds": [5, 6, 7], "failures": {"then": "noop"}}, "failures"),
+        ({"seeds": [5, 6, 7], "operators": {"a": {"worker": "other"}}}, "operators.a"),
+    ):
+        assert [each.field for each in changes(old, plan(**fields), done)] == [named]
+
+
+def test_operator_keeps_the_checkpoint_that_it_has_played_with():
+    old = plan({"b": {"checkpoint": "run:01A@5"}})
+    new = plan({"b": {"checkpoint": "run:01A@9"}}, operators={"b": BASE["operators"]["b"]})
+    joined, notes = extend(old, new)
+    assert joined["operators"]["b"]["checkpoint"] == "run:01A@5"
+    assert len(notes) == 2
+    assert [each["name"] for each in joined["lineups"]] == ["b", "a"]
+
+
+def test_record_has_no_times_and_counts_once():
+    event = {"event": "episode", "ts": 1.5, "return": 3, "timing": {"wall_s": 1}, "seed": 3}
+    line = record_line({**event, "lineup": "a", "episode": 0, "returns": {"agent": 3}, "ended": "terminated"})
+    found = read_event(line)
+    assert found is not None
+    assert not {"ts", "timing", "return", "event"} & set(found)
+    records = Records()
+    assert records.add(found, record_line(found)) == "new"
+    assert records.add(found, record_line(found)) == "same"
+    other = {**found, "returns": {"agent": 4}}
+    assert records.add(other, record_line(other)) == "conflict"
+    assert (len(records), records.mean_return("a")) == (1, 3.0)
+    for nothing in (b"no JSON", b"[]", b'{"event":"episode","episode":1,"return":2}'):
+        assert read_event(nothing) is None
+
+
+def test_line_that_a_crash_cut_short_is_removed_and_the_file_is_sorted_at_the_end(tmp_path):
+    folder = ExperimentFolder(tmp_path / "trial")
+    lines = [record_line(record(lineup, episode)) for lineup, episode in (("b", 0), ("a", 10), ("a", 9))]
+    folder.append(lines)
+    with folder.episodes.open("ab") as file:
+        file.write(lines[0][:20])
+    assert len(folder.read_records(keep=False)) == 3
+    assert folder.episodes.read_bytes() == b"".join(lines)
+    folder.sort()
+    assert folder.episodes.read_bytes() == b"".join([lines[2], lines[1], lines[0]])
