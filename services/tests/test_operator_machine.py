@@ -34,7 +34,7 @@ def line(lineup: str, episode: int) -> str:
 
 
 class World:
-    """A scheduler, telemetry and a disk: runs that play, are lost, refused or fail; and a service that can be killed."""
+    """A scheduler, telemetry and a disk: runs that play, are lost or fail; a service that can be killed."""
 
     def __init__(
         self, *, shards: int = 3, episodes: int = 12, operators: tuple[str, ...] = ("a", "b"), **fields

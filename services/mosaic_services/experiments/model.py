@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from mosaic_bus.messages import Number, ProfileName, Resources, Tag, Whole, WorkerName
 from mosaic_bus.wording import near_names
 from mosaic_services.experiments.tasks import Family, family_of
-from mosaic_services.statistics.stopping import CAP, FIRST_LOOK
+from mosaic_services.statistics.looks import CAP, FIRST_LOOK
 
 __all__ = [
     "Budget",

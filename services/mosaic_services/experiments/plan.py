@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.refusals import Problem
 from mosaic_services.experiments.lineups import expand_lineups
-from mosaic_services.statistics.stopping import FIRST_LOOK
+from mosaic_services.statistics.looks import FIRST_LOOK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["ARENA", "Slice", "cut", "default_shards", "missing", "shard_spec", "without"]
 
 ARENA = "arena"
+# Operators that need no worker: the arena plays them itself.
+ARENA_PLAYS = frozenset({"human", "random", "noop"})
 # Fewer episodes than this are not worth a shard of their own: its processes take seconds to start.
 _WORTH_A_SHARD = 16
 # With this many lineups per shard, whole lineups are dealt out; with fewer, each shard plays a part of every lineup.
@@ -110,7 +112,9 @@ def shard_spec(plan: Mapping[str, Any], play: Sequence[Slice], name: str, requir
         "lanes": plan["lanes"],
     }
     own = (ARENA, plan["environment"]["profile"])
-    uses = sorted({(each["worker"], each["profile"]) for each in operators.values()} - {own, ("human", "default")})
+    uses = sorted(
+        {(each["worker"], each["profile"]) for each in operators.values() if each["worker"] not in ARENA_PLAYS} - {own}
+    )
     return RunSpec.model_validate(
         {
             "worker": own[0],

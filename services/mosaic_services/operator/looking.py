@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mosaic_services.statistics import episodes
-from mosaic_services.statistics.stopping import Rule
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,6 +23,9 @@ class Decision:
 
 def decide(plan: Mapping[str, Any], wanted: Mapping[str, int], records: Records) -> Decision:
     """Apply the rule to the episodes that are complete. Only lineups of this start are looked at."""
+    from mosaic_services.statistics import episodes  # noqa: PLC0415 - numpy, which most experiments do not need here
+    from mosaic_services.statistics.stopping import Rule  # noqa: PLC0415 - as above
+
     lineups = {each["name"]: each["agents"] for each in plan["lineups"] if each["name"] in wanted}
     # Episodes beyond the number that was wanted were played for an earlier start: the rule must not see them.
     looked_at = [record for record in records.kept or [] if record["episode"] < wanted.get(record["lineup"], 0)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from mosaic_services.statistics.looks import CAP, FIRST_LOOK
 from mosaic_services.statistics.resampling import CONFIDENCE, Interval, t_interval
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Claim", "Decision", "Finding", "Reason", "Rule", "comparisons", "look", "means"]
 
-FIRST_LOOK = 50
-CAP = 3_200
 Reason = Literal["narrow", "decided", "cap", "more"]
 
 
