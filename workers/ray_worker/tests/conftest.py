@@ -45,12 +45,12 @@ class RLlib:
         self.log = done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def talk(self, *requests, **config):
+    def talk(self, *requests, code=0, **config):
         """Send requests in interactive mode; return the answers."""
         lines = "".join(json.dumps(request) + "\n" for request in requests)
         command = [self.python, "-m", "ray_worker.cli", "--config", self.write(config), "--interactive"]
         done = self._done(command, stdin=lines)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def says(self, code, *arguments):
@@ -95,7 +95,13 @@ def environment(tmp_path_factory):
     return json.loads(built.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="session")
+def make_rllib(environment):
+    """Puts the worker in a folder."""
+    return lambda folder: RLlib(environment, folder)
+
+
 @pytest.fixture
-def rllib(environment, tmp_path):
+def rllib(make_rllib, tmp_path):
     """The worker in the test's folder."""
-    return RLlib(environment, tmp_path)
+    return make_rllib(tmp_path)
