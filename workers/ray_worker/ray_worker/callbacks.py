@@ -45,6 +45,7 @@ class EpisodeReporter(RLlibCallback):  # type: ignore[misc]
             for agent, part in parts.items():
                 returns[agent] = returns.get(agent, 0.0) + float(part.get_return())
                 modules[agent] = getattr(part, "module_id", None) or ""
-        length = sum(getattr(chunk, "env_t", 0) - getattr(chunk, "env_t_started", 0) or len(chunk) for chunk in chunks)
+        # Not the sum of the chunks' lengths: the learner has added a step to each that it was given.
+        length = episode.env_t if hasattr(episode, "env_t") else episode.t
         found = {"returns": returns, "modules": modules, "length": int(length)}
         metrics_logger.log_value(EPISODES, json.dumps(found), reduce="item_series")
