@@ -240,6 +240,7 @@ class RunState(Model):
     next_attempt_at: float | None = Field(default=None, description="earliest start of the next attempt")
     replaces: str = Field(default="", description="the run that this one repeats")
     version: int = Field(default=0, description="grows with every change of any run: of two states the larger is newer")
+    deleted: bool = Field(default=False, description="the run was deleted; this is the last that is heard of it")
 
 
 class AttemptPhase(StrEnum):

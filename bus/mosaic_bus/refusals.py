@@ -85,6 +85,7 @@ class RefusalCode(StrEnum):
     UNKNOWN_ATTEMPT = "unknown_attempt", "the host has no such attempt", "run"
     UNKNOWN_COMMAND = "unknown_command", "the service has no such command", "value", "near", "allowed"
     UNKNOWN_EXPERIMENT = "unknown_experiment", "no experiment has that name", "value", "near"
+    UNKNOWN_FILE = "unknown_file", "the run has no such file that may be read", "value"
     UNKNOWN_GROUP = "unknown_group", "no group, or more than one, fits the name", "value", "near", "candidates"
     UNKNOWN_HOST = "unknown_host", "no host of that name has reported", "value", "near", "allowed"
     UNKNOWN_PROFILE = (

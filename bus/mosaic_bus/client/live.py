@@ -108,6 +108,12 @@ class LiveView:
         """Take in a published state; return whether it was news."""
         if self.is_old(state.run, state.version) or not self.selection.has(state):
             return False
+        if state.deleted:
+            if (known := self.runs.get(state.run)) is not None:
+                self._counts[known.state] -= 1
+                self._newest = max(self._newest, state.version)
+            self.drop(state.run)
+            return False
         return self._store(state)
 
     def take_snapshot(self, result: SnapshotResult, *, whole: bool) -> list[str]:

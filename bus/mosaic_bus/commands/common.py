@@ -28,6 +28,8 @@ class Command(Model, Generic[Result]):
 
     name: ClassVar[str]
     result: ClassVar[type[Model]]
+    # Whether only services send it to each other, so that the gateway does not offer it.
+    internal: ClassVar[bool] = False
 
 
 class Query(Command[Result], Generic[Result]):

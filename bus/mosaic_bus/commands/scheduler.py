@@ -8,18 +8,24 @@ from pydantic import ConfigDict, Field
 from ulid import ULID
 
 from mosaic_bus.commands.common import Ack, Command, Query
-from mosaic_bus.messages import HostState, Model, RunSpec, RunState, Whole
+from mosaic_bus.messages import HostState, Model, Number, RunSpec, RunState, Whole
 
 __all__ = [
     "Cancel",
     "CancelGroup",
+    "Check",
+    "CheckResult",
     "Decision",
+    "Delete",
+    "DeleteResult",
+    "DeletedRun",
     "Drain",
     "GroupList",
     "GroupState",
     "Groups",
     "HostList",
     "Hosts",
+    "KeptRun",
     "NewRun",
     "PauseQueue",
     "Prioritise",
@@ -89,6 +95,26 @@ class SubmitMany(Command[SubmittedMany]):
     runs: list[NewRun] = Field(min_length=1, max_length=10_000)
 
 
+class CheckResult(Model):
+    """What `submit` would say."""
+
+    ok: bool
+    run_name: str = Field(default="", description="the name that the run would have")
+    code: str = Field(default="", description="the code of the refusal")
+    problems: list[dict[str, Any]] = Field(
+        default_factory=list, description="{field, message, value, near} of each field that is wrong"
+    )
+    warnings: list[str] = Field(default_factory=list)
+
+
+class Check(Query[CheckResult]):
+    """Check a run without submitting it. What is wrong is an answer, in the words of `submit`, and no refusal."""
+
+    name: ClassVar[str] = "check"
+    result: ClassVar[type[Model]] = CheckResult
+    spec: dict[str, Any] = Field(description="as in `submit`, but it may be incomplete")
+
+
 class Rerun(Command[SubmittedMany]):
     """Submit runs again, as new ones with the same spec; of a group, those that failed or were lost.
 
@@ -109,6 +135,50 @@ class Cancel(Command[Ack]):
     result: ClassVar[type[Model]] = Ack
     run: str = Field(description="id or any unique part of it, or the run's name")
     reason: str = "cancelled by user"
+
+
+class DeletedRun(Model):
+    """A run that was deleted, or would be."""
+
+    run: str
+    name: str
+    state: str
+    ended_at: float | None = None
+    bytes: Whole = Field(default=0, description="of its files and of its events; what a silent host has is not counted")
+
+
+class KeptRun(Model):
+    """A run that was not deleted, and why."""
+
+    run: str
+    name: str
+    reason: str
+
+
+class DeleteResult(Model):
+    """What was deleted, or would be."""
+
+    deleted: list[DeletedRun]
+    kept: list[KeptRun] = Field(default_factory=list)
+
+
+class Delete(Command[DeleteResult]):
+    """Delete runs that have ended, with their files and events: those named, or all that ended long enough ago.
+
+    A run that another one waits for is kept, and so is one whose host does not answer. Refused with `unknown_run`,
+    `ambiguous_run`, `unknown_group`, `not_final` (of a run that is named).
+    """
+
+    name: ClassVar[str] = "delete"
+    result: ClassVar[type[Model]] = DeleteResult
+    runs: list[str] = Field(
+        default_factory=list, max_length=1000, description="ids, unique parts of ids, or names; else the rest selects"
+    )
+    older_than_s: Number | None = Field(default=None, ge=0, description="all runs that ended so long ago")
+    states: list[str] = Field(default_factory=list, description="of these, only the ones with such an end")
+    group: str = Field(default="", description="of these, only the ones of this group")
+    dry_run: bool = Field(default=False, description="only say what would be deleted")
+    without_host: bool = Field(default=False, description="also if a host with files of the run does not answer")
 
 
 class Prioritise(Command[Ack]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Base64Bytes, Field, field_validator
 
 from mosaic_bus.commands.common import Ack, Command, Query
 from mosaic_bus.messages import AttemptNumber, Checkpoint, FrameHandle, Input, Model, RunId, RunSpec, StreamKind, Whole
@@ -14,11 +14,20 @@ __all__ = [
     "Describe",
     "Description",
     "Detach",
+    "DiskUse",
+    "DiskUseResult",
+    "FileChunk",
+    "FileEntry",
+    "Files",
+    "FilesResult",
     "Forget",
     "FrameStream",
     "FrameStreams",
     "FrameStreamsResult",
+    "Install",
     "Place",
+    "ReadFile",
+    "RemoveFiles",
     "Resend",
     "Stop",
     "Tell",
@@ -40,6 +49,7 @@ class Place(Command[Ack]):
     """
 
     name: ClassVar[str] = "place"
+    internal: ClassVar[bool] = True
     result: ClassVar[type[Model]] = Ack
     run: RunId
     attempt: AttemptNumber
@@ -58,6 +68,7 @@ class Stop(Command[Ack]):
     """Send SIGTERM to an attempt, and SIGKILL after its grace period. An attempt that is not here counts as stopped."""
 
     name: ClassVar[str] = "stop"
+    internal: ClassVar[bool] = True
     result: ClassVar[type[Model]] = Ack
     run: RunId
     attempt: AttemptNumber
@@ -93,6 +104,7 @@ class Forget(Command[Ack]):
     """The scheduler has recorded how this attempt ended: stop reporting it."""
 
     name: ClassVar[str] = "forget"
+    internal: ClassVar[bool] = True
     result: ClassVar[type[Model]] = Ack
     run: RunId
     attempt: AttemptNumber
@@ -102,6 +114,7 @@ class Resend(Command[Ack]):
     """Publish a stream again on `repair.<run>.`, from a position. Refused with `unknown_stream`."""
 
     name: ClassVar[str] = "resend"
+    internal: ClassVar[bool] = True
     result: ClassVar[type[Model]] = Ack
     run: RunId
     attempt: AttemptNumber
@@ -141,6 +154,7 @@ class Detach(Command[Ack]):
     """Leave the runs going when the supervisor ends; the next one adopts them."""
 
     name: ClassVar[str] = "detach"
+    internal: ClassVar[bool] = True
     result: ClassVar[type[Model]] = Ack
 
 
@@ -185,3 +199,84 @@ class WatchFrames(Command[WatchFramesResult]):
     stream: str | None = Field(default=None, description="all streams if left out")
     max_dim: Whole = Field(default=640, ge=16, le=4096, description="maximum width and height in pixels")
     quality: Whole = Field(default=80, ge=1, le=95, description="of the JPEG")
+
+
+class Install(Command[Ack]):
+    """Build the environment of a worker, if it is not installed; `build.<host>.` tells the progress.
+
+    Refused with `unknown_worker`, `unknown_profile`, `unusable_environment`.
+    """
+
+    name: ClassVar[str] = "install"
+    result: ClassVar[type[Model]] = Ack
+    worker: str = Field(pattern=r"^[a-z0-9_-]+$")
+    profile: str = "default"
+
+
+class FileEntry(Model):
+    """A file of a run."""
+
+    path: str = Field(description="relative to the run's folder: `1/log.txt` is the log of attempt 1")
+    bytes: Whole
+    modified_at: float
+
+
+class FilesResult(Model):
+    """The files of a run on this host, in the order of their paths; links are left out, since none is followed."""
+
+    files: list[FileEntry]
+    more: bool = Field(default=False, description="there are more than were asked for")
+
+
+class Files(Query[FilesResult]):
+    """List the files of a run on this host. Refused with `unknown_run`."""
+
+    name: ClassVar[str] = "files"
+    result: ClassVar[type[Model]] = FilesResult
+    run: RunId
+    limit: Whole = Field(default=1000, ge=1, le=10_000)
+
+
+class FileChunk(Model):
+    """A part of a file."""
+
+    data: Base64Bytes
+    bytes: Whole = Field(description="size of the whole file")
+    modified_at: float
+
+
+class ReadFile(Query[FileChunk]):
+    """Read a part of a file of a run. No link is followed, and no file is opened that holds the config.
+
+    Refused with `unknown_run`, `unknown_file`.
+    """
+
+    name: ClassVar[str] = "read_file"
+    result: ClassVar[type[Model]] = FileChunk
+    run: RunId
+    path: str = Field(min_length=1, max_length=4096, description="as `files` gives it")
+    start: Whole = Field(default=0, ge=0, lt=2**62)
+    limit: Whole = Field(default=1024 * 1024, ge=1, le=4 * 1024 * 1024, description="maximum number of bytes")
+
+
+class DiskUseResult(Model):
+    """Bytes by run."""
+
+    runs: dict[str, int]
+
+
+class DiskUse(Query[DiskUseResult]):
+    """Bytes that the folders of runs take on this host; runs that it does not have are left out."""
+
+    name: ClassVar[str] = "disk_use"
+    result: ClassVar[type[Model]] = DiskUseResult
+    runs: list[RunId] = Field(min_length=1, max_length=1000)
+
+
+class RemoveFiles(Command[Ack]):
+    """Delete the folder of a run that has ended. Refused with `not_final`."""
+
+    name: ClassVar[str] = "remove_files"
+    internal: ClassVar[bool] = True
+    result: ClassVar[type[Model]] = Ack
+    run: RunId

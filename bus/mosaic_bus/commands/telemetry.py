@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from mosaic_bus.commands.common import Query
+from mosaic_bus.commands.common import Ack, Command, Query
 from mosaic_bus.messages import AttemptNumber, Model, RunSummary, StreamKind, Whole
 
 __all__ = [
@@ -18,12 +18,15 @@ __all__ = [
     "Logs",
     "Metrics",
     "MetricsResult",
+    "RemoveEvents",
     "Rows",
     "RunCurves",
     "SavedCheckpoint",
     "Scalars",
     "Series",
     "SeriesResult",
+    "StoredBytes",
+    "StoredBytesResult",
     "StreamCounters",
     "Streams",
     "StreamsResult",
@@ -250,3 +253,27 @@ class Streams(Query[StreamsResult]):
     name: ClassVar[str] = "streams"
     result: ClassVar[type[Model]] = StreamsResult
     run: str | None = None
+
+
+class StoredBytesResult(Model):
+    """Bytes by run."""
+
+    runs: dict[str, int]
+
+
+class StoredBytes(Query[StoredBytesResult]):
+    """Bytes of the journals and logs of runs that are stored; runs without any are left out."""
+
+    name: ClassVar[str] = "stored_bytes"
+    result: ClassVar[type[Model]] = StoredBytesResult
+    runs: list[str] = Field(min_length=1, max_length=1000)
+
+
+class RemoveEvents(Command[Ack]):
+    """Delete everything that is stored of a run. Refused with `not_final` while lines of it may still come."""
+
+    name: ClassVar[str] = "remove_events"
+    internal: ClassVar[bool] = True
+    result: ClassVar[type[Model]] = Ack
+    run: str
+    open_too: bool = Field(default=False, description="even so: the host that has the rest of the lines is gone")

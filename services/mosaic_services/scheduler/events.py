@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from mosaic_bus.errors import CommandRefusedError
     from mosaic_bus.messages import HostState
 
-__all__ = ["Answered", "CheckpointsKnown", "Described", "Event", "HostReported", "Instant", "Tick", "Withdrawn"]
+__all__ = [
+    "Answered",
+    "CheckpointsKnown",
+    "Deleted",
+    "Described",
+    "Event",
+    "HostReported",
+    "Instant",
+    "Tick",
+    "Withdrawn",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,13 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Withdrawn(Event):
     """A newly submitted run could not be saved: it never existed."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted(Event):
+    """The files and events of a run that has ended were removed: forget it."""
 
     run: str
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mosaic_services.scheduler.model import Attempt, Run
 
 __all__ = [
+    "DeleteRun",
     "FetchCheckpoints",
     "FetchDescription",
     "Instruction",
@@ -52,6 +53,13 @@ class RecordDecision(Instruction):
     at: float
     event: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRun(Instruction):
+    """Remove everything that is stored of a run."""
+
+    run: str
 
 
 @dataclass(frozen=True, slots=True)

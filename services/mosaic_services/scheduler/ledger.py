@@ -345,6 +345,17 @@ class Ledger:
                 said = f"it depends on {run.name} ({run.short}), which could not be saved"
                 self.end(waiting, Outcome(RunStateName.CANCELLED, said))
 
+    def forget(self, run: Run) -> None:
+        """Delete a run that has ended."""
+        self.publications.changed(run)
+        last = self.render(run, self.at.mono).model_copy(update={"deleted": True})
+        for attempt in run.attempts:
+            self.host(attempt.host).unsettled.pop(attempt.key, None)
+        self.fetched.pop(run.id, None)
+        self.unsettled.pop(run.id, None)
+        self.drop(run)
+        self.out += [todo.DeleteRun(run.id), todo.Publish(last)]
+
     # ── telling ─────────────────────────────────────────────────────────────────────────────────
 
     def save(self, run: Run) -> None:

@@ -82,6 +82,9 @@ class Machine:
                 if run := ledger.runs.get(event.run):
                     ledger.drop(run)
                     ledger.place()
+            case events.Deleted():
+                if run := ledger.runs.get(event.run):
+                    ledger.forget(run)
             case events.Tick():
                 self._tick(event)
             case _:

@@ -13,6 +13,7 @@ from mosaic_bus.commands import (
     Ack,
     Cancel,
     CancelGroup,
+    CheckResult,
     Drain,
     PauseQueue,
     Prioritise,
@@ -24,7 +25,7 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import RunSpec, RunStateName
-from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails, brief
+from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails, brief, find_problems
 from mosaic_bus.wording import near_names
 from mosaic_services.checkpoint_references import FORM, parse
 from mosaic_services.config_fields import dotted, replace_at
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from mosaic_services.config_fields import Field
     from mosaic_services.scheduler.ledger import Ledger
 
-__all__ = ["execute"]
+__all__ = ["check", "execute"]
 
 _TIME_PART = 10
 _CIRCLE_NAMED = 10
@@ -144,8 +145,40 @@ def _as_stored(spec: RunSpec) -> RunSpec:
         raise CommandRefusedError(RefusalCode.INVALID_CONFIG, f"the spec cannot be written as JSON: {error}") from error
 
 
+def check(ledger: Ledger, document: dict[str, Any]) -> CheckResult:
+    """Say what `submit` would say about a spec; nothing changes."""
+    try:
+        spec = RunSpec.model_validate(document)
+        (run,) = _checked(ledger, {"": spec})
+    except ValidationError as error:
+        problems = [each.model_dump(mode="json") for each in find_problems(error)]
+        return CheckResult(ok=False, code=RefusalCode.INVALID_ARGUMENTS, problems=problems)
+    except CommandRefusedError as error:
+        details = error.details
+        whole = Problem(field=details.field, message=error.message, value=details.value, near=details.near)
+        problems = [each.model_dump(mode="json") for each in details.problems or [whole]]
+        return CheckResult(ok=False, run_name=make_name(spec), code=error.code, problems=problems)
+    return CheckResult(ok=True, run_name=run.name, warnings=list(run.warnings))
+
+
 def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
     """Check runs and queue all or none. A run that is already known is left alone."""
+    new = _checked(ledger, given)
+    ledger.enqueue(new)
+    for run in new:
+        ledger.decide(run, "submitted", _what(run))
+        for warning in run.warnings:
+            ledger.decide(run, "warning", warning)
+    ledger.place()
+    for run in new:
+        if run.state is RunStateName.QUEUED:
+            ledger.decide(run, "queued", ledger.waits_for(run, ledger.at.mono))
+            ledger.publish_first(run, soon=len(new) > 1)
+    return [ledger.runs[run_id] for run_id in given]
+
+
+def _checked(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
+    """Make the runs that are not known yet, or refuse all; nothing changes."""
     given = {run_id: _as_stored(spec) for run_id, spec in given.items()}
     batch = {run_id: make_name(spec) for run_id, spec in given.items()}
     named: dict[str, list[str]] = {}
@@ -176,17 +209,7 @@ def _admit(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
         entry.priority, entry.after, entry.references = spec.priority, after, references
         new.append(entry)
     _refuse_circles(new)
-    ledger.enqueue(new)
-    for run in new:
-        ledger.decide(run, "submitted", _what(run))
-        for warning in run.warnings:
-            ledger.decide(run, "warning", warning)
-    ledger.place()
-    for run in new:
-        if run.state is RunStateName.QUEUED:
-            ledger.decide(run, "queued", ledger.waits_for(run, ledger.at.mono))
-            ledger.publish_first(run, soon=len(new) > 1)
-    return [ledger.runs[run_id] for run_id in given]
+    return new
 
 
 def _what(run: Run) -> str:

@@ -18,8 +18,12 @@ from mosaic_bus.commands import (
     Ack,
     Cancel,
     CancelGroup,
+    Check,
     Checkpoints,
+    CheckResult,
     Command,
+    Delete,
+    DeleteResult,
     Drain,
     Forget,
     GroupList,
@@ -49,7 +53,7 @@ from mosaic_bus.logs import FirstTime, Logger
 from mosaic_bus.messages import HostState, Model
 from mosaic_bus.refusals import RefusalCode
 from mosaic_bus.service import Service, explain
-from mosaic_services.scheduler import events, queries, why
+from mosaic_services.scheduler import deletion, events, queries, requests, why
 from mosaic_services.scheduler import instructions as todo
 from mosaic_services.scheduler.errors import StoreError
 from mosaic_services.scheduler.machine import Machine
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
     from mosaic_bus.client import Subscription
     from mosaic_bus.messages import RunState
     from mosaic_services.home import StackHome
+    from mosaic_services.scheduler.model import Run
     from mosaic_services.settings.model import Settings
 
 __all__ = ["SchedulerService"]
@@ -107,6 +112,8 @@ class SchedulerService(Service):
             self.handle(submission, self._submit)
         for change in _CHANGES:
             self.handle(change, self._change)
+        self.handle(Delete, self._on_delete)
+        self.handle(Check, self._on_check)
         self.handle(Runs, self._on_runs)
         self.handle(Groups, self._on_groups)
         self.handle(Show, self._on_show)
@@ -333,6 +340,20 @@ class SchedulerService(Service):
         answer, turn = self._execute(command)
         await self.writer.settled(turn)
         return Ack(note=f"{answer.note} (not yet saved: {self.writer.failure})") if self.writer.failure else answer
+
+    async def _on_delete(self, command: Delete) -> DeleteResult:
+        self.machine.ledger.begin(_now())
+        runs, kept = deletion.choose(self.machine.ledger, command)
+        answer = await deletion.delete(self.bus, command, runs, kept, self._forget)
+        await self.writer.settled(self.writer.turn)
+        return answer
+
+    def _forget(self, run: Run) -> None:
+        self.feed(events.Deleted(_now(), run.id))
+
+    async def _on_check(self, command: Check) -> CheckResult:
+        self.machine.ledger.begin(_now())
+        return requests.check(self.machine.ledger, command.spec)
 
     async def _on_runs(self, command: Runs) -> RunList:
         return queries.run_list(self.machine.ledger, command, time.monotonic())

@@ -10,7 +10,14 @@ from pydantic import TypeAdapter
 
 from mosaic_bus.commands import Decision
 from mosaic_services.scheduler.errors import StoreError
-from mosaic_services.scheduler.instructions import Instruction, RecordDecision, SaveAttempt, SaveRun, SaveSetting
+from mosaic_services.scheduler.instructions import (
+    DeleteRun,
+    Instruction,
+    RecordDecision,
+    SaveAttempt,
+    SaveRun,
+    SaveSetting,
+)
 from mosaic_services.scheduler.model import NOT_STORED, Attempt, Key, Run
 
 if TYPE_CHECKING:
@@ -55,9 +62,10 @@ class Unsaved:
     attempts: dict[Key, Attempt] = field(default_factory=dict)
     decisions: list[RecordDecision] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)  # before anything else is written
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.attempts or self.decisions or self.settings)
+        return bool(self.runs or self.attempts or self.decisions or self.settings or self.deleted)
 
     def add(self, instruction: Instruction) -> bool:
         """Add an instruction if it is one to save something; return whether it is."""
@@ -70,12 +78,18 @@ class Unsaved:
                 self.decisions.append(instruction)
             case SaveSetting(key=key, value=value):
                 self.settings[key] = value
+            case DeleteRun(run=deleted):
+                self.drop(deleted)
+                self.deleted.add(deleted)
             case _:
                 return False
         return True
 
     def merge(self, newer: Unsaved) -> None:
         """Add what was decided later."""
+        for run in newer.deleted:
+            self.drop(run)
+        self.deleted |= newer.deleted
         self.runs.update(newer.runs)
         self.attempts.update(newer.attempts)
         self.decisions.extend(newer.decisions)
@@ -137,6 +151,9 @@ class Store:
             try:
                 if not unsaved:
                     writer.execute("INSERT INTO probe VALUES (1, 1) ON CONFLICT DO UPDATE SET count = count + 1")
+                for table in ("runs", "attempts", "decisions"):
+                    gone = [(run,) for run in unsaved.deleted]
+                    writer.executemany(f"DELETE FROM {table} WHERE run = ?", gone)  # noqa: S608 - a constant
                 writer.executemany(
                     "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
                     [(run.id, run.seq, run.final, _body(_RUN, run)) for run in unsaved.runs.values()],

@@ -16,10 +16,18 @@ from mosaic_bus.commands import (
     Describe,
     Description,
     Detach,
+    DiskUse,
+    DiskUseResult,
+    FileChunk,
+    Files,
+    FilesResult,
     Forget,
     FrameStreams,
     FrameStreamsResult,
+    Install,
     Place,
+    ReadFile,
+    RemoveFiles,
     Resend,
     Stop,
     Tell,
@@ -40,10 +48,10 @@ from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_bus.service import Service, explain
 from mosaic_bus.wire.envelope import new_id
 from mosaic_services.attempt_folder import AttemptFolder, AttemptKey
-from mosaic_services.supervisor import frames, pictures
+from mosaic_services.supervisor import files, frames, pictures
 from mosaic_services.supervisor.attempts import Attempts
 from mosaic_services.supervisor.bridge import Bridge
-from mosaic_services.supervisor.builder import Builder
+from mosaic_services.supervisor.builder import Builder, BuildFailedError
 from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.inputs import with_inputs
 from mosaic_services.supervisor.pictures import Lease, Pictures
@@ -105,6 +113,11 @@ class SupervisorService(Service):
         self.handle(Detach, self._on_detach)
         self.handle(FrameStreams, self._on_frame_streams)
         self.handle(WatchFrames, self._on_watch_frames)
+        self.handle(Install, self._on_install)
+        self.handle(Files, self._on_files)
+        self.handle(ReadFile, self._on_read_file)
+        self.handle(DiskUse, self._on_disk_use)
+        self.handle(RemoveFiles, self._on_remove_files)
 
     async def start(self) -> None:
         """Adopt the attempts of an earlier supervisor, then start all tasks."""
@@ -224,6 +237,34 @@ class SupervisorService(Service):
             raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, RefusalDetails(value=command.run))
         lease = Lease(command.run, command.stream, command.max_dim, command.quality)
         return WatchFramesResult(topic=self.pictures.watch(lease, time.monotonic()), lease_s=pictures.LEASE_S)
+
+    async def _on_install(self, command: Install) -> Ack:
+        environment = await asyncio.to_thread(self.builder.get, command.worker, command.profile)
+        if environment.status == "installed":
+            return Ack(note=f"{command.worker} ({command.profile}) is installed")
+        self.spawn(self._install(command.worker, command.profile), "install")
+        return Ack(note=f"{command.worker} ({command.profile}) is being built")
+
+    async def _install(self, worker: str, profile: str) -> None:
+        try:
+            await self.builder.ensure(worker, profile)
+            await asyncio.to_thread(self.builder.scan)
+        except (BuildFailedError, CommandRefusedError) as error:  # `build.<host>.` has told it
+            _log.warning("not installed", worker=worker, profile=profile, reason=str(error))
+        self.attempts.changed.set()
+
+    async def _on_files(self, command: Files) -> FilesResult:
+        return await asyncio.to_thread(files.list_files, self.home, command)
+
+    async def _on_read_file(self, command: ReadFile) -> FileChunk:
+        return await asyncio.to_thread(files.read_file, self.home, command)
+
+    async def _on_disk_use(self, command: DiskUse) -> DiskUseResult:
+        return DiskUseResult(runs=await asyncio.to_thread(files.disk_use, self.home, command.runs))
+
+    async def _on_remove_files(self, command: RemoveFiles) -> Ack:
+        await asyncio.to_thread(files.remove, self.home, command.run)
+        return Ack()
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 

@@ -21,6 +21,8 @@ from mosaic_bus.commands import (
     Scalars,
     Series,
     SeriesResult,
+    StoredBytes,
+    StoredBytesResult,
     StreamCounters,
     Streams,
     StreamsResult,
@@ -141,6 +143,13 @@ class Queries:
                 for run, attempt, kind, host, number, received, repaired, malformed, final in rows
             ]
         )
+
+    def stored_bytes(self, command: StoredBytes) -> StoredBytesResult:
+        """Return how long the stored journals and logs of runs are."""
+        places = ",".join("?" * len(command.runs))
+        with self._read() as db:
+            sql = f"SELECT run, sum(offset) FROM streams WHERE run IN ({places}) GROUP BY run"  # noqa: S608
+            return StoredBytesResult(runs=dict(db.execute(sql, command.runs).fetchall()))
 
     # ── series ──────────────────────────────────────────────────────────────────────────────────
 

@@ -10,21 +10,25 @@ from pydantic import ValidationError
 
 from mosaic_bus import topics
 from mosaic_bus.commands import (
+    Ack,
     Checkpoints,
     Command,
     Episodes,
     Events,
     Logs,
     Metrics,
+    RemoveEvents,
     Resend,
     Scalars,
     Series,
+    StoredBytes,
     Streams,
     Summaries,
 )
 from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.logs import FirstTime, Logger
 from mosaic_bus.messages import Batch, Model, StoredPosition, StoredPositions, StreamTails
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_bus.service import Service, explain
 from mosaic_services.settings.model import Settings
 from mosaic_services.telemetry.inbox import Arrival, Inbox
@@ -85,6 +89,8 @@ class TelemetryService(Service):
         self._answer_in_thread(Events, queries.events)
         self._answer_in_thread(Logs, queries.logs)
         self._answer_in_thread(Checkpoints, queries.checkpoints)
+        self._answer_in_thread(StoredBytes, queries.stored_bytes)
+        self.handle(RemoveEvents, self._on_remove)
 
     def _answer_in_thread(self, command: type[Command[Result]], query: Callable[[Any], Result]) -> None:
         """Answer a command with a query, in a thread."""
@@ -93,6 +99,12 @@ class TelemetryService(Service):
             return await asyncio.to_thread(query, asked)
 
         self.handle(command, answer)
+
+    async def _on_remove(self, command: RemoveEvents) -> Ack:
+        problem = await asyncio.wrap_future(self._writer.remove(command.run, open_too=command.open_too))
+        if problem:
+            raise CommandRefusedError(RefusalCode.NOT_FINAL, problem, RefusalDetails(run=command.run))
+        return Ack()
 
     async def start(self) -> None:
         """Subscribe to all runs and hosts, and start the writer."""

@@ -140,6 +140,7 @@ ON CONFLICT (id) DO UPDATE SET host = excluded.host, number = excluded.number, o
 """
 _STREAM_COLUMNS = "id, run, attempt, kind, host, number, offset, final, received, repaired, malformed, summary"
 _PROBE_BYTES = 512 * 1024
+_FREE_PAGES = 4096  # 64 MiB
 
 
 class Entry(NamedTuple):
@@ -305,6 +306,26 @@ class Store:
                 None if entry.summary is None else entry.summary.dump(),
             ),
         )
+
+    def remove(self, run: str) -> None:
+        """Delete everything of a run, in a transaction of its own."""
+        self.begin()
+        for (stream,) in self._db.execute("SELECT id FROM streams WHERE run = ?", (run,)).fetchall():
+            for table in ("events", "malformed", "agents", "logs"):
+                self._db.execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", span(stream))  # noqa: S608
+            for table in ("points", "episodes"):
+                self._db.execute(f"DELETE FROM {table} WHERE stream = ?", (stream,))  # noqa: S608 - a constant
+            self._db.execute("DELETE FROM blocks WHERE series IN (SELECT id FROM series WHERE stream = ?)", (stream,))
+            self._db.execute("DELETE FROM series WHERE stream = ?", (stream,))
+            self._db.execute("DELETE FROM streams WHERE id = ?", (stream,))
+            self._pyramids.pop(stream, None)
+        self.commit()
+
+    def shrink(self) -> None:
+        """Give room back to the disk, if most of a large file is free; otherwise later lines fill it."""
+        pages, free = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+        if free > _FREE_PAGES and 2 * free > pages:
+            self._db.execute("VACUUM")
 
     # ── lines ───────────────────────────────────────────────────────────────────────────────────
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import sqlite3
 import threading
+from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -94,6 +96,7 @@ class Writer(threading.Thread):
         self._announced: dict[str, tuple[float, set[StreamKey]]] = {}
         self._changed: set[StreamKey] = set()
         self._told_at: dict[StreamKey, float] = {}
+        self._removals: deque[tuple[str, bool, Future[str]]] = deque()
         try:
             self._store.open()
             self._load()
@@ -108,6 +111,12 @@ class Writer(threading.Thread):
             self.crash = error
         finally:
             self._store.close()
+
+    def remove(self, run: str, *, open_too: bool = False) -> Future[str]:
+        """Have everything of a run deleted, even of open streams if so asked; the result says why it was not."""
+        asked: Future[str] = Future()
+        self._removals.append((run, open_too, asked))
+        return asked
 
     def stop(self) -> None:
         """Store what is queued, then end."""
@@ -129,6 +138,7 @@ class Writer(threading.Thread):
                 if arrivals:
                     done = self._clock()
                     gather_until = done + min(max(GATHER_S[0], 2 * (done - now)), GATHER_S[1])
+                self._remove_runs()
                 if now >= next_tick:
                     next_tick = now + TICK_S
                     self._tick(report, now)
@@ -289,6 +299,28 @@ class Writer(threading.Thread):
                     self._changed.add(key)  # telemetry may have died before it published the end
                 keys.add(key)
             self._announced[each.host] = (now, keys)
+
+    def _remove_runs(self) -> None:
+        removed = bool(self._removals)
+        while self._removals:
+            run, open_too, asked = self._removals.popleft()
+            keys = [key for key in self._entries if key.run == run]
+            if not open_too and any(not self._entries[key].stream.final for key in keys):
+                asked.set_result(f"lines of run {run} may still come: try again later")
+                continue
+            try:
+                self._store.remove(run)
+            except sqlite3.Error as error:
+                asked.set_result(explain(error, self._path))
+                raise
+            for key in keys:
+                del self._entries[key]
+                self._changed.discard(key)
+                self._told_at.pop(key, None)
+            self._newest.pop(run, None)
+            asked.set_result("")
+        if removed:
+            self._store.shrink()
 
     # ── periodic work ────────────────────────────────────────────────────────────────────────────
 
