@@ -104,6 +104,20 @@ def test_duels_are_decided_over_both_sides():
     assert decide(gap, lineups, Rule(decided=True)).play == {"a-b": 50, "b-a": 50}
 
 
+def test_operator_that_refuses_the_game_does_not_keep_the_others_playing():
+    def record(lineup, episode, returns):
+        return {"lineup": lineup, "episode": episode, "returns": returns, "winners": None}
+
+    lineups = {name: {"*": name} for name in ("good", "bad", "refusing")}
+    records = [record("refusing", number, {}) for number in range(50)]
+    assert decide(records, {"refusing": lineups["refusing"]}, Rule(decided=True)).stop
+    records += [record(name, number, {"agent": 1.0 * (name == "good")}) for name in lineups for number in range(50)][
+        :100
+    ]
+    decision = decide(records, lineups, Rule(decided=True))
+    assert (decision.reason, [each.name for each in decision.findings]) == ("decided", ["good - bad"])
+
+
 @dataclass(frozen=True)
 class Shape:
     """A kind of returns, with its mean, one that is truly worse, and a width that needs some looks."""

@@ -42,26 +42,41 @@ class Lineup:
 
 @dataclass
 class Play:
-    """The episodes of one lineup, by rising number; the lists are parallel."""
+    """The episodes of one lineup, by rising number; arrays are parallel to `scored`."""
 
     lineup: Lineup
     records: list[Mapping[str, Any]] = field(default_factory=list)
-    competitive: bool = False
-    """Whether its operators play against each other."""
 
     def __post_init__(self) -> None:
         """Sort, and take the scores out of the records."""
         self.records.sort(key=lambda record: int(record["episode"]))
+        # A policy that refused the game has no returns.
+        self.scored = [each for each in self.records if each["returns"] and None not in each["returns"].values()]
         operators = self.lineup.operators
-        self.competitive = len(operators) > 1 and any(each.get("winners") is not None for each in self.records)
-        self.episodes = np.array([record["episode"] for record in self.records], dtype=np.int64)
-        self.seeds = [record.get("env_seed") for record in self.records]
-        returns = [record["returns"] for record in self.records]
-        self.totals = np.array([sum(each.values()) for each in returns], dtype=np.float64)
+        self.competitive = len(operators) > 1 and any(each.get("winners") is not None for each in self.scored)
+        """Whether its operators play against each other."""
+        self.episodes = np.array([record["episode"] for record in self.scored], dtype=np.int64)
+        self.totals = np.array([sum(record["returns"].values()) for record in self.scored], dtype=np.float64)
         """Sum of the returns of all agents."""
         self.points: Array = np.zeros(0)
+        """In a duel, the points of the first operator: 1 for a win, 0 for a loss, one half for a draw."""
         if self.competitive and len(operators) == 2:  # noqa: PLR2004 - a duel
-            self.points = np.array([_points(record, self.lineup) for record in self.records])
+            self.points = np.array([_points(record, self.lineup) for record in self.scored])
+
+    @property
+    def unscored(self) -> int:
+        """How many records have no score."""
+        return len(self.records) - len(self.scored)
+
+    def returns_of(self, operator: str) -> Array:
+        """Sum of the returns of the agents that an operator plays."""
+        return np.array(
+            [
+                sum(value for agent, value in record["returns"].items() if self.lineup.operator_of(agent) == operator)
+                for record in self.scored
+            ],
+            dtype=np.float64,
+        )
 
     @property
     def scores(self) -> Array:
@@ -85,8 +100,11 @@ def read_play(records: Iterable[Mapping[str, Any]], lineups: Mapping[str, Mappin
 
 
 def decide(records: Iterable[Mapping[str, Any]], lineups: Mapping[str, Mapping[str, str]], rule: Rule) -> Decision:
-    """Apply the stopping rule to the records of an experiment, as far as they are complete from episode 0."""
-    plays = read_play(records, lineups)
+    """Apply the stopping rule to the records of an experiment, as far as they are complete from episode 0.
+
+    A lineup with an operator that refused the game is left out: no number of episodes would settle anything.
+    """
+    plays = {name: play for name, play in read_play(records, lineups).items() if not play.unscored}
     competitive = any(play.competitive for play in plays.values())
     wanted = claims([play.lineup for play in plays.values()], decided=rule.decided, competitive=competitive)
     return look({name: play.scores[: play.complete] for name, play in plays.items()}, wanted, rule)
@@ -115,7 +133,6 @@ def claims(lineups: Sequence[Lineup], *, decided: bool, competitive: bool) -> li
 
 
 def _points(record: Mapping[str, Any], lineup: Lineup) -> float:
-    """Points of the first operator: 1 for a win, 0 for a loss, one half for a draw."""
     first, second = lineup.operators
     winners = record.get("winners")
     if winners is not None:

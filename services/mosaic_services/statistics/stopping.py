@@ -118,7 +118,7 @@ def look(scores: Mapping[str, Sequence[float] | Array], claims: Sequence[Claim],
     level = rule.level(len(claims))
     if missing:
         return Decision(False, "more", missing, (), level, _words(rule, level, len(claims), "more", ()))
-    seen = np.concatenate([values[: rule.first] for values in found.values()])
+    seen = np.concatenate([np.zeros(0), *(values[: rule.first] for values in found.values())])
     findings = tuple(_examine(claim, found, seen, rule, level) for claim in claims)
     open_ = [(finding, claim) for finding, claim in zip(findings, claims, strict=True) if finding.settled_at is None]
     unfinished = [pair for pair in open_ if pair[0].episodes < rule.cap]
@@ -183,8 +183,10 @@ def _words(rule: Rule, level: float, claims: int, reason: Reason, findings: Sequ
         f"divided over {len(looks)} looks and {claims} {'claim' if claims == 1 else 'claims'}, so each interval has "
         f"confidence {level:.4g} and all hold together with {rule.confidence:.2g}."
     )
-    if not findings or reason == "more":
+    if reason == "more":
         return f"{stated} The experiment has not stopped yet."
+    if not findings:
+        return f"{stated} There was nothing to settle."
     longest = max(each.episodes for each in findings)
     if reason == "cap":
         unsettled = [each.name for each in findings if each.settled_at is None]

@@ -1,0 +1,8 @@
+"""The report of an experiment: numbers, tables, figures and pages from experiment.json and episodes.jsonl."""
+
+from mosaic_services.report.errors import ReportError
+from mosaic_services.report.source import Training
+from mosaic_services.report.terminal import terminal_lines
+from mosaic_services.report.writing import write_report
+
+__all__ = ["ReportError", "Training", "terminal_lines", "write_report"]
