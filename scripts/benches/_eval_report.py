@@ -12,6 +12,8 @@ import numpy as np
 from mosaic_services.report import write_report
 
 OPERATORS = 10
+# Share of episodes in which a saturated operator fails.
+FAILING = 0.1
 
 
 def write_experiment(folder: Path, episodes: int) -> None:
@@ -19,13 +21,18 @@ def write_experiment(folder: Path, episodes: int) -> None:
     generator = np.random.default_rng(0)
     count = episodes // OPERATORS
     kinds = (
-        lambda: np.where(generator.random(count) < 0.1, 20.0, 500.0),
+        lambda: np.where(generator.random(count) < FAILING, 20.0, 500.0),
         lambda: generator.normal(300, 80, count),
         lambda: generator.exponential(22, count),
     )
     names = [f"operator-{number}" for number in range(OPERATORS)]
     operators = {
-        name: {"worker": "cleanrl", "algorithm": f"algorithm-{number % 3}", "training_run": name, "training_seed": number}
+        name: {
+            "worker": "cleanrl",
+            "algorithm": f"algorithm-{number % 3}",
+            "training_run": name,
+            "training_seed": number,
+        }
         for number, name in enumerate(names)
     }
     lineups = [{"name": name, "agents": {"*": name}} for name in names]
@@ -36,7 +43,11 @@ def write_experiment(folder: Path, episodes: int) -> None:
             for episode, score in enumerate(kinds[number % 3]().tolist()):
                 record = {"lineup": name, "episode": episode, "env_seed": episode, "seeds": {"agent": episode}}
                 record |= {"returns": {"agent": score}, "length": 100, "ended": "terminated", "winners": None}
-                record |= {"failures": [], "action_hash": f"{episode:064x}", "numerics": {name: "a", "environment": "b"}}
+                record |= {
+                    "failures": [],
+                    "action_hash": f"{episode:064x}",
+                    "numerics": {name: "a", "environment": "b"},
+                }
                 file.write(json.dumps(record) + "\n")
 
 

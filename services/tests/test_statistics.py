@@ -10,7 +10,13 @@ from mosaic_services.statistics.episodes import read_play
 from mosaic_services.statistics.lotteries import alpha_rank, cycles, maximal_lottery
 from mosaic_services.statistics.pairs import improvement, paired_difference
 from mosaic_services.statistics.ratings import ELO, Games, rate, win_matrix
-from mosaic_services.statistics.resampling import bootstrap, draws, nested_bootstrap, percentile_interval
+from mosaic_services.statistics.resampling import (
+    bootstrap,
+    draws,
+    nested_bootstrap,
+    percentile_interval,
+    share_interval,
+)
 from mosaic_services.statistics.scores import algorithm_score, score
 
 
@@ -81,6 +87,14 @@ def test_scores_have_intervals_of_the_level_that_is_asked_for():
         (low, high), (lower, higher) = getattr(usual, name), getattr(strict, name)
         assert lower < low < high < higher
     assert usual.gap == pytest.approx(1 - np.minimum(values, 1).mean())
+
+
+def test_interval_of_a_share_is_that_of_resampling():
+    scores = (np.arange(60) < 7) * 1.0
+    found = bootstrap([scores], lambda rows: rows.mean(-1), draws([60], np.random.default_rng(1), 20_000))
+    lows, highs = share_interval(np.array([7 / 60, 0.0, 1.0]), 60)
+    assert (lows[0], highs[0]) == pytest.approx(percentile_interval(found), abs=1e-9)
+    assert (lows[1:].tolist(), highs[1:].tolist()) == ([0, 1], [0, 1])
 
 
 def play(strengths, first_mover, draw, games, seed=0):

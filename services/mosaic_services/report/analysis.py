@@ -16,7 +16,7 @@ from mosaic_services.statistics.episodes import decide, read_play
 from mosaic_services.statistics.lotteries import alpha_rank, cycles, maximal_lottery
 from mosaic_services.statistics.pairs import Difference, Improvement, improvement, paired_difference
 from mosaic_services.statistics.ratings import Games, Meeting, Ratings, rate, win_matrix
-from mosaic_services.statistics.resampling import CONFIDENCE
+from mosaic_services.statistics.resampling import CONFIDENCE, share_interval
 from mosaic_services.statistics.scores import AlgorithmScore, Score, algorithm_score, score
 from mosaic_services.statistics.stopping import Rule
 
@@ -287,8 +287,6 @@ def _pairs(rows: Sequence[Row], plays: Mapping[str, Play], confidence: float) ->
 def _profile(rows: Sequence[Row], confidence: float) -> Profile | None:
     if not rows:
         return None
-    from scipy.stats import binom  # noqa: PLC0415 - takes a moment to import
-
     low, high = min(row.score.low for row in rows), max(row.score.high for row in rows)
     margin = (high - low) * 0.02 or 0.5
     thresholds = np.linspace(low - margin, high + margin, _PROFILE_POINTS)
@@ -296,9 +294,7 @@ def _profile(rows: Sequence[Row], confidence: float) -> Profile | None:
     for row in rows:
         count = len(row.values)
         share = 1 - np.searchsorted(np.sort(row.values), thresholds, side="right") / count
-        # The number of resampled scores above a threshold is binomial, so the bootstrap needs no resampling here.
-        band = [binom.ppf(level, count, share) / count for level in ((1 - confidence) / 2, (1 + confidence) / 2)]
-        shares[row.name] = (share, *band)
+        shares[row.name] = (share, *share_interval(share, count, confidence))
     return Profile(thresholds, shares)
 
 

@@ -188,17 +188,25 @@ def _videos(found: Analysis, videos: Videos) -> str:
     if not videos:
         return ""
     shown = "".join(
-        f'<figure><video controls preload="metadata" src="{escape(path, quote=True)}"></video><figcaption>'
+        f"<figure>{_moving(path)}<figcaption>"
         f'<a href="{place_of_row(found, name, number)}">{escape(name)}, episode {number}</a></figcaption></figure>'
         for (name, number), path in list(videos.items())[:_VIDEOS_ON_THE_INDEX]
     )
     return f'<section id="videos"><h2>Videos</h2><div class="figures">{shown}</div></section>'
 
 
+def _moving(path: str) -> str:
+    """A film, or an animated picture."""
+    source = escape(path, quote=True)
+    if path.endswith((".png", ".gif", ".webp")):
+        return f'<img loading="lazy" alt="" src="{source}">'
+    return f'<video controls preload="metadata" src="{source}"></video>'
+
+
 def _provenance(found: Analysis, rerun: str) -> str:
     shown = {
         key: found.experiment[key]
-        for key in ("environment", "operators", "seeds", "failures", "until", "hosts", "shards", "provenance")
+        for key in ("environment", "operators", "seeds", "failures", "until", "provenance")
         if found.experiment.get(key)
     }
     again = f"<h2>Run it again</h2><pre>{escape(rerun)}</pre>" if rerun else ""
@@ -254,20 +262,19 @@ def _records(name: str, records: Sequence[Mapping[str, Any]], videos: Videos) ->
     ]
     rows = []
     for record in records:
-        number, returns, winners = record["episode"], record["returns"], record.get("winners")
-        total = _total(record)
-        cells = [str(number), _text(record.get("env_seed")), "" if total is None else f"{total:,.6g}"]
-        cells += [_text(returns.get(agent)) for agent in agents] if several else []
-        cells += [_text(record.get("length")), _text(record.get("ended"))]
-        cells += [("" if winners is None else ", ".join(winners) or "draw")] if "won" in columns else []
-        escaped = [f"<td>{escape(each)}</td>" for each in cells]
-        digest = _text(record.get("action_hash"))
-        escaped.append(f'<td><code title="{escape(digest, quote=True)}">{escape(digest[:12])}</code></td>')
+        number, winners, total = record["episode"], record.get("winners"), _total(record)
+        cells = [_text(record.get("env_seed")), "" if total is None else f"{total:,.6g}"]
+        cells += [_text(record["returns"].get(agent)) for agent in agents] if several else []
+        cells += [_text(record.get("length")), escape(str(record.get("ended") or ""))]
+        if "won" in columns:
+            cells.append("" if winners is None else escape(", ".join(winners)) or "draw")
+        digest = escape(str(record.get("action_hash") or ""))
+        cells.append(f'<code title="{digest}">{digest[:12]}</code>')
         notes = [escape(_failure(each)) for each in record.get("failures") or ()]
         if path := videos.get((name, number)):
-            notes.insert(0, f'<a href="../{escape(path, quote=True)}">video</a>')
-        escaped.append(f'<td class="left message">{"; ".join(notes)}</td>')
-        rows.append(f'<tr id="e{number}">{"".join(escaped)}</tr>')
+            notes.insert(0, f'<a href="../{escape(path)}">video</a>')
+        played = "</td><td>".join([str(number), *cells])
+        rows.append(f'<tr id="e{number}"><td>{played}</td><td class="left message">{"; ".join(notes)}</td></tr>')
     head = "".join(f"<th{' class=left' if each == 'notes' else ''}>{escape(each)}</th>" for each in columns)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
@@ -281,7 +288,7 @@ def _failure(failure: Mapping[str, Any]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
-    return "" if value is None else str(value)
+    return "" if value is None else escape(str(value))
 
 
 def _page_links(found: Analysis, name: str, page: int, pages: int) -> str:

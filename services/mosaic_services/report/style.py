@@ -42,7 +42,7 @@ pre { background: var(--card); padding: .7rem .9rem; border-radius: 6px; overflo
 figure { margin: 0 } figure h3 { font-size: 1rem; margin: 0 0 .3rem }
 figure svg { width: 100%; max-width: 36rem; height: auto; display: block }
 figcaption { font-size: .85rem }
-video { width: 100%; max-width: 36rem; border-radius: 6px; background: #000 }
+video, img { width: 100%; max-width: 36rem; border-radius: 6px; background: #000 }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.2rem; margin: 0 }
 dt { color: var(--soft) } dd { margin: 0; overflow-wrap: anywhere } dd dl { margin-bottom: .3rem }
 .pages a, .pages b { display: inline-block; padding: .1rem .45rem }

@@ -22,6 +22,7 @@ __all__ = [
     "nested_bootstrap",
     "percentile_interval",
     "resample_count",
+    "share_interval",
     "t_interval",
 ]
 
@@ -93,3 +94,19 @@ def t_interval(values: Array, confidence: float = CONFIDENCE) -> Interval | None
     mean = float(values.mean())
     half = float(stdtrit(len(values) - 1, (1 + confidence) / 2) * values.std(ddof=1) / np.sqrt(len(values)))
     return mean - half, mean + half
+
+
+def share_interval(shares: Array, count: int, confidence: float = CONFIDENCE) -> tuple[Array, Array]:
+    """Percentile bootstrap intervals of shares of so many scores, without resampling: the estimates are binomial."""
+    from scipy.special import bdtr, bdtrik  # noqa: PLC0415 - takes a moment to import
+
+    inside = (shares > 0) & (shares < 1)
+
+    def quantile(level: float) -> Array:
+        found = shares * count
+        number = np.ceil(bdtrik(level, count, shares[inside]))
+        below = np.maximum(number - 1, 0)
+        found[inside] = np.where(bdtr(below, count, shares[inside]) >= level, below, number)
+        return found / count
+
+    return quantile((1 - confidence) / 2), quantile((1 + confidence) / 2)
