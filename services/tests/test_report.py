@@ -77,10 +77,10 @@ def parse(page: Path) -> Links:
 
 
 def test_terminal_shows_a_row_for_each_operator_and_who_is_better(scores):
-    experiment, records = solo(scores, command="mosaic eval pole.yaml")
+    experiment, records = solo(scores, hosts=["a", "b"], shards=4, elapsed_s=67, command="mosaic eval pole.yaml")
     experiment["operators"]["good"]["training_run"] = "01JXAAAAAAAAAAAAAAAA4K7QXB"
-    lines = terminal_lines(experiment, records, played="2 hosts", report="r/index.html", rerun="mosaic eval pole.yaml")
-    assert lines[0] == "experiment pole   100 episodes x 2 operators   seeds 1000..1099   2 hosts"
+    lines = terminal_lines(experiment, records, report="r/index.html", rerun="mosaic eval pole.yaml")
+    assert lines[0] == "experiment pole   100 episodes x 2 operators   seeds 1000..1099   2 hosts, 4 shards   00:01:07"
     assert lines[1].split() == ["operator", "mean", "95", "%", "interval", "IQM", "median", "failures"]
     good, poor = lines[2].split(), lines[3].split()
     assert (good[0], poor[0]) == ("good@4K7QXB", "random")
@@ -248,13 +248,16 @@ def test_folder_is_whole_and_asks_no_other_machine_for_anything(tmp_path, scores
     hostile = '<script>alert("x")</script>'
     experiment, records = solo({**scores, hostile: scores["good"]}, command="mosaic eval pole.yaml")
     (tmp_path / "film.mp4").write_bytes(b"film")
-    films = {(hostile, 3): tmp_path / "film.mp4", ("good", 4): tmp_path / "film.mp4"}
+    films = [{"lineup": hostile, "episode": 3, "path": str(tmp_path / "film.mp4")}]
+    films.append({"lineup": "good", "episode": 4, "path": str(tmp_path / "gone.mp4")})
+    experiment["videos_recorded"] = films
     experiment["provenance"] = {"commit": "abc", "note": hostile}
     records[4]["failures"] = [{"operator": "good", "kind": "raised", "step": 1, "message": hostile, "then": "noop"}]
     curve = Training("ppo", "r1", [0, 10, 20], [1.0, 2.0, None], [0.0, 1.0, 2.0])
     folder = save(tmp_path / "experiment", experiment, records)
-    report = write_report(folder, trainings=[curve], videos=films)
+    report = write_report(folder, trainings=[curve])
     assert report.index == folder / "report" / "index.html"
+    assert any("1 video is not on this machine" in line for line in report.lines)
     pages = {page: parse(page) for page in (folder / "report").rglob("*.html")}
     assert len(pages) == 4
     for page, found in pages.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mosaic_bus.wording import duration
 from mosaic_services.report.analysis import analyse
 from mosaic_services.report.numbers import probability
 from mosaic_services.report.tables import headline
@@ -22,18 +23,14 @@ def terminal_lines(
     experiment: Mapping[str, Any],
     records: Iterable[Mapping[str, Any]],
     *,
-    played: str = "",
     report: str = "",
     rerun: str = "",
 ) -> list[str]:
-    """Lines for a terminal: what was played, a row for each operator or lineup, who beats whom, warnings.
-
-    `played` says where and how long: `2 hosts, 4 shards   00:00:07`.
-    """
-    return lines_of(analyse(experiment, records), played=played, report=report, rerun=rerun)
+    """Lines for a terminal: what was played, a row for each operator or lineup, who beats whom, warnings."""
+    return lines_of(analyse(experiment, records), report=report, rerun=rerun)
 
 
-def lines_of(found: Analysis, *, played: str = "", report: str = "", rerun: str = "") -> list[str]:
+def lines_of(found: Analysis, *, report: str = "", rerun: str = "") -> list[str]:
     """As `terminal_lines`, of an analysis that is there."""
     table = headline(found)
     # In a terminal one interval is enough; the report has the others.
@@ -43,7 +40,7 @@ def lines_of(found: Analysis, *, played: str = "", report: str = "", rerun: str 
     cells = [[names[place].strip() for place in kept]]
     cells += [[row[place].text for place in kept] for row in table.rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(kept))]
-    lines = [_summary(found, played)]
+    lines = [_summary(found)]
     for line in cells:
         padded = [line[0].ljust(widths[0])]
         padded += [text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True)]
@@ -56,7 +53,7 @@ def lines_of(found: Analysis, *, played: str = "", report: str = "", rerun: str 
     return [*lines, *(["    ".join(places)] if places else [])]
 
 
-def _summary(found: Analysis, played: str) -> str:
+def _summary(found: Analysis) -> str:
     counts = [len(play.records) for play in found.plays.values()]
     episodes = f"{counts[0]:,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
     what = "lineups" if found.contest else "operators"
@@ -68,7 +65,12 @@ def _summary(found: Analysis, played: str) -> str:
         parts.append(f"seeds {seeds[0]}..{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}")
     elif (root := found.experiment.get("seeds", {}).get("root")) is not None:
         parts.append(f"seeds from root {root}")
-    parts += [played] if played else []
+    hosts, shards = found.experiment.get("hosts"), found.experiment.get("shards")
+    placed = [f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"] if isinstance(hosts, list) and hosts else []
+    placed += [f"{shards} {'shard' if shards == 1 else 'shards'}"] if isinstance(shards, int) else []
+    parts += [", ".join(placed)] if placed else []
+    if isinstance(seconds := found.experiment.get("elapsed_s"), (int, float)):
+        parts.append(duration(seconds))
     return "   ".join(parts)
 
 

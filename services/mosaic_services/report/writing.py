@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mosaic_services.report.analysis import analyse
 from mosaic_services.report.errors import ReportError
@@ -17,7 +18,6 @@ from mosaic_services.report.texts import episodes_csv, latex, markdown, pairs_cs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from mosaic_services.report.analysis import Analysis
 
@@ -38,14 +38,10 @@ class Report:
 def write_report(
     folder: Path,
     out: Path | None = None,
-    *,
     trainings: Sequence[Training] = (),
-    videos: Mapping[tuple[str, int], Path] | None = None,
-    played: str = "",
 ) -> Report:
     """Make the report of an experiment's folder, in `out` or in `report/` beside its files.
 
-    `videos` has the files of filmed episodes, by lineup and episode; `played` is for the terminal, see `terminal`.
     An earlier report in that place is replaced once the new one is whole; any other folder that has files is refused.
     """
     target = folder / "report" if out is None else out
@@ -59,13 +55,13 @@ def write_report(
     try:
         (fresh / "episodes").mkdir(parents=True)
         (fresh / "figures").mkdir()
-        _write(folder, fresh, found, _copy_videos(videos or {}, found, fresh), trainings, rerun)
+        _write(folder, fresh, found, _copy_videos(found, fresh), trainings, rerun)
     except OSError as error:
         raise ReportError(f"cannot write {target}: {error.strerror or error}") from error
     shutil.rmtree(target, ignore_errors=True)
     fresh.replace(target)
     index = target / "index.html"
-    return Report(index, lines_of(found, played=played, report=str(index), rerun=rerun))
+    return Report(index, lines_of(found, report=str(index), rerun=rerun))
 
 
 def _replaceable(target: Path) -> bool:
@@ -96,13 +92,21 @@ def _write(
     (fresh / _MARK).write_bytes(summary(found))
 
 
-def _copy_videos(given: Mapping[tuple[str, int], Path], found: Analysis, fresh: Path) -> Videos:
-    """Copy videos, so that the folder can be moved."""
+def _copy_videos(found: Analysis, fresh: Path) -> Videos:
+    """Copy the videos that are on this machine, so that the folder can be moved; count the others."""
     videos: Videos = {}
-    for (name, number), path in given.items():
-        if name in found.plays:
-            (fresh / "videos").mkdir(exist_ok=True)
-            slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
-            videos[name, number] = f"videos/{len(videos)}-{slug}-{number}{path.suffix}"
-            shutil.copyfile(path, fresh / videos[name, number])
+    missing = 0
+    for each in found.experiment.get("videos_recorded") or ():
+        entry: Mapping[str, Any] = each
+        name, number, path = str(entry.get("lineup")), entry.get("episode"), Path(str(entry.get("path")))
+        if name not in found.plays or not isinstance(number, int) or not path.is_file():
+            missing += 1
+            continue
+        (fresh / "videos").mkdir(exist_ok=True)
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+        videos[name, number] = f"videos/{len(videos)}-{slug}-{number}{path.suffix}"
+        shutil.copyfile(path, fresh / videos[name, number])
+    if missing:
+        are = "video is" if missing == 1 else "videos are"
+        found.warnings.append(f"{missing} {are} not on this machine, and so not in the report.")
     return videos
