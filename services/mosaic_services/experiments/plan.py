@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["LAYOUT", "changes", "env_seed", "extend", "make_plan", "wanted_at_first"]
 
 LAYOUT = 1
+# What is known only once it was played; see provenance.
+_FOUND = ("provenance", "videos_recorded", "shards", "elapsed_s", "hosts")
 # What an operator is; the rest of its entry is known only once its checkpoint is found.
 _IDENTITY = ("worker", "profile", "source", "config")
 
@@ -71,6 +73,7 @@ def extend(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, An
     kept = {operator for each in [*gone, *new["lineups"]] for operator in each["agents"].values()}
     return {
         **new,
+        **{name: old[name] for name in _FOUND if name in old},
         "operators": {name: entry for name, entry in operators.items() if name in kept},
         "lineups": [*new["lineups"], *gone],
     }, notes

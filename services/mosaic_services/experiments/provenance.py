@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mosaic_worker.events import Kind, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,17 +18,34 @@ if TYPE_CHECKING:
     from mosaic_bus.messages import ExperimentState
     from mosaic_services.experiments.records import Records
 
-__all__ = ["complete"]
+__all__ = ["Found", "complete"]
 
 _GIT_S = 5.0
 
 
-def complete(
-    plan: Mapping[str, Any], records: Records, state: ExperimentState, libraries: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the plan with what is known once it was played."""
-    hosts = sorted({each.host for each in state.shards if each.host})
+@dataclass
+class Found:
+    """What the events of shards tell besides episodes: versions of libraries, and videos."""
+
+    libraries: dict[str, Any] = field(default_factory=dict)
+    videos: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def take(self, line: str, folder: Path) -> None:
+        """Take in an event of a shard whose attempt has that folder."""
+        event = read_line(line)
+        info = event.fields.get("info")
+        if event.kind == Kind.RUN_STARTED:
+            versions = event.fields.get("versions")
+            self.libraries |= versions if isinstance(versions, dict) else {}
+        elif event.path is not None and isinstance(info, dict) and "episode" in info and "lineup" in info:
+            self.videos[str(info["lineup"]), int(info["episode"])] = str(folder / event.path)
+
+
+def complete(plan: Mapping[str, Any], records: Records, state: ExperimentState, found: Found) -> dict[str, Any]:
+    """Return the plan with what is known once it was played, by this start or an earlier one."""
     known = plan.get("provenance", {})
+    hosts = sorted({*known.get("hosts", []), *(each.host for each in state.shards if each.host)})
+    videos = {(each["lineup"], each["episode"]): each["path"] for each in plan.get("videos_recorded", [])}
     provenance = {
         "mosaic": version("mosaic-services"),
         "commit": _commit(),
@@ -33,15 +53,27 @@ def complete(
         "platform": platform.platform(),
         "processor": _processor(),
         "cpus": os.cpu_count(),
-        "hosts": sorted({*known.get("hosts", []), *hosts}),
+        "hosts": hosts,
         "environments": plan.get("environments", {}),
-        "libraries": {**known.get("libraries", {}), **libraries},
+        "libraries": {**known.get("libraries", {}), **found.libraries},
         "numerics": {name: sorted(found) for name, found in sorted(records.numerics.items())},
         "failures": dict(records.kinds),
         "lost_shards": state.lost,
         "conflicts": state.conflicts,
     }
-    return {**plan, "provenance": provenance, "state": state.state.value, "reason": state.reason}
+    return {
+        **plan,
+        "provenance": provenance,
+        "state": state.state.value,
+        "reason": state.reason,
+        "hosts": hosts,
+        "shards": len(state.shards) or plan.get("shards"),
+        "elapsed_s": round((state.ended_at or state.started_at) - state.started_at, 3),
+        "videos_recorded": [
+            {"lineup": lineup, "episode": episode, "path": path}
+            for (lineup, episode), path in sorted((videos | found.videos).items())
+        ],
+    }
 
 
 def _commit() -> str | None:

@@ -7,20 +7,20 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from mosaic_bus import topics
 from mosaic_bus.client import Follower
 from mosaic_bus.commands import Cancel, Events, Submit
 from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.logs import Logger
+from mosaic_bus.messages import ExperimentStateName
 from mosaic_bus.refusals import RefusalCode
-from mosaic_services.experiments.provenance import complete
+from mosaic_services.experiments.provenance import Found, complete
 from mosaic_services.operator import events
 from mosaic_services.operator import instructions as todo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
 
     from mosaic_bus.client import BusClient
     from mosaic_bus.messages import ExperimentState
@@ -53,6 +53,7 @@ class Playing:
         machine: ExperimentMachine,
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
         epoch: int,
+        runs: Path,
     ) -> None:
         self.folder = folder
         self.machine = machine
@@ -60,17 +61,27 @@ class Playing:
         self.failure = ""
         self._bus = bus
         self._spawn = spawn
+        self._runs = runs
         self._versions = epoch << 32
         self._queue: asyncio.Queue[tuple[todo.Instruction, dict[str, Any]]] = asyncio.Queue()
         self._over = asyncio.Event()
         self._published = (-1, 0.0)
-        # Versions of libraries, as shards report them.
-        self._libraries: dict[str, Any] = {}
+        # What shards report besides episodes.
+        self._found = Found()
 
     @property
     def state(self) -> ExperimentState:
-        """The experiment as it is now."""
-        return self.machine.render(str(self.folder.path), self._versions + self.machine.version)
+        """The experiment as it is now. It has not ended before its files are written."""
+        state = self._decided
+        if state.state.final and not self._over.is_set():
+            return state.model_copy(update={"state": ExperimentStateName.RUNNING, "ended_at": None})
+        return state
+
+    @property
+    def _decided(self) -> ExperimentState:
+        # One more once it is over: a reader must see that it differs from what was shown before.
+        version = self._versions + self.machine.version + self._over.is_set()
+        return self.machine.render(str(self.folder.path), version)
 
     def feed(self, event: events.Event) -> None:
         """Pass an event to the machine and carry out its instructions."""
@@ -84,7 +95,7 @@ class Playing:
     def _document(self) -> dict[str, Any]:
         return {
             "progress": self.machine.progress.model_dump(mode="json"),
-            "summary": self.state.model_dump(mode="json"),
+            "summary": self._decided.model_dump(mode="json"),
         }
 
     async def run(self) -> None:
@@ -161,7 +172,7 @@ class Playing:
 
     def _finish(self) -> None:
         self.folder.sort()
-        self.folder.write_plan(complete(self.machine.plan, self.machine.records, self.state, self._libraries))
+        self.folder.write_plan(complete(self.machine.plan, self.machine.records, self._decided, self._found))
         self.folder.write_state(self._document())
 
     async def _submit(self, wanted: todo.Submit) -> None:
@@ -199,7 +210,7 @@ class Playing:
             command = Events(
                 run=wanted.run,
                 attempt=max(1, wanted.attempt),
-                kinds=["episode", "run_started"],
+                kinds=["episode", "run_started", "artifact"],
                 start=position,
                 limit=_PAGE,
             )
@@ -216,17 +227,12 @@ class Playing:
                 await asyncio.sleep(_RETRY_S)
                 continue
             for row in page.rows:
-                if row["event"] == "run_started":
-                    self._note_libraries(row["line"])
-                else:
+                if row["event"] == "episode":
                     lines.append(row["line"])
+                else:
+                    self._found.take(row["line"], self._runs / wanted.run / str(max(1, wanted.attempt)))
                 end = row["number"] + 1
             position = page.next
         self.feed(
             events.Collected(time.time(), wanted.run, wanted.attempt, tuple(lines), end, whole=wanted.whole),
         )
-
-    def _note_libraries(self, line: str) -> None:
-        with contextlib.suppress(orjson.JSONDecodeError, AttributeError):
-            started = orjson.loads(line)
-            self._libraries |= started.get("versions") or (started.get("payload") or {}).get("versions") or {}

@@ -102,7 +102,7 @@ class OperatorService(Service):
         self._play(folder, machine).apply(machine.resume())
 
     def _play(self, folder: ExperimentFolder, machine: ExperimentMachine) -> Playing:
-        playing = Playing(self.bus, folder, machine, self.spawn, self.epoch)
+        playing = Playing(self.bus, folder, machine, self.spawn, self.epoch, self.home.runs)
         self._playing[folder.name] = playing
         self._ended.pop(folder.name, None)
         self.spawn(self._play_to_the_end(playing), f"play {folder.name}")

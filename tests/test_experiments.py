@@ -1,0 +1,225 @@
+"""Experiments through a real stack: real environments, policies of several libraries, and processes that are killed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from mosaic_cli import Cli
+from stack import ROOT, Stack, wait_until
+
+from mosaic_bus import CommandRefusedError
+from mosaic_bus.commands import ShowExperiment, StartExperiment, StopExperiment
+from mosaic_services.environments import build, recipe_for
+from mosaic_services.home import StackHome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mosaic_bus.messages import ExperimentState
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CONFIGS = ROOT / "configs" / "experiments"
+BASELINES = {name: {"worker": "baseline", "behavior": name} for name in ("random", "passive")}
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory) -> Iterator[Stack]:
+    """A stack whose host has the arena."""
+    home = StackHome.find(tmp_path_factory.mktemp("build-home"))
+    for worker in ("arena", "baseline"):
+        build(recipe_for(worker, home), "default", lambda _step, _percent: None)
+    with Stack(tmp_path_factory.mktemp("arena") / "home", cpus=4) as running:
+        yield running
+    assert running.leftovers() == []
+
+
+def start(stack: Stack, name: str, shards: int = 2, **fields: Any) -> ExperimentState:
+    document = {"name": name, "operators": BASELINES, "episodes": 4, **fields}
+    return stack.bus.request("operator", StartExperiment(experiment=document, shards=shards), timeout=60)
+
+
+def show(stack: Stack, name: str) -> ExperimentState:
+    return stack.bus.request("operator", ShowExperiment(experiment=name), timeout=60)
+
+
+def finish(stack: Stack, name: str, state: str = "finished") -> list[dict[str, Any]]:
+    """Wait for an experiment; return its records."""
+    ended = wait_until(f"{name} ends", lambda: (found := show(stack, name)).state.final and found, 800)
+    assert ended.state == state, ended
+    return [json.loads(line) for line in lines(stack, name)]
+
+
+def lines(stack: Stack, name: str) -> list[str]:
+    return (stack.home.experiments / name / "episodes.jsonl").read_text().splitlines()
+
+
+def worker_of(stack: Stack, run: str) -> psutil.Process:
+    host = json.loads((stack.home.runs / run / "1" / "host.json").read_text())["pid"]
+    (worker,) = psutil.Process(host).children()
+    return worker
+
+
+def test_operator_and_a_shard_killed_in_the_middle_lose_and_double_no_episode(arena):
+    task: dict[str, Any] = {"environment": {"id": "MiniGrid-Empty-8x8-v0", "max_steps": 60}, "episodes": 40}
+    start(arena, "calm", shards=1, **task)
+    finish(arena, "calm")
+    start(arena, "stormy", shards=3, **task)
+    wait_until("records come", lambda: show(arena, "stormy").done)
+    arena.kill_and_restart("operator")
+    arena.wait_for("operator")
+    running = wait_until(
+        "a shard plays",
+        lambda: [each for each in show(arena, "stormy").shards if each.state == "running" and each.done < each.total],
+    )
+    worker_of(arena, running[0].run).kill()
+    finish(arena, "stormy")
+    ended = show(arena, "stormy")
+    assert (ended.lost, ended.conflicts) == (1, 0)
+    assert lines(arena, "stormy") == lines(arena, "calm")
+    plan = json.loads((arena.home.experiments / "stormy" / "experiment.json").read_text())
+    assert plan["provenance"]["hosts"] == ["testhost"]
+    assert plan["provenance"]["libraries"]["minigrid"]
+
+
+def test_mosaic_eval_prints_a_table_and_called_again_plays_only_what_is_new(arena, tmp_path):
+    cli = Cli(arena.home.path)
+    path = tmp_path / "trial.yaml"
+    path.write_text((CONFIGS / "baselines.yaml").read_text().replace("name: baselines", "name: trial"))
+    planned = cli.json("eval", str(path), "episodes=5", "--shards", "2", "--dry-run")["experiments"][0]
+    assert (planned["missing"], len(planned["shards"])) == (10, 2)
+    said = cli("eval", str(path), "episodes=5", "--shards", "2").stdout
+    assert "passive" in said
+    assert "random" in said
+    first = lines(arena, "trial")
+    assert len(first) == 10
+    (again,) = cli.json("eval", str(path), "episodes=5")["experiments"]
+    assert (again["state"], again["shards"]) == ("finished", [])
+    (more,) = cli.json("eval", str(path), "episodes=6", "operators.third={worker: random}")["experiments"]
+    played = sum(each["total"] for each in more["shards"])
+    assert played == 2 + 6
+    assert set(first) <= set(lines(arena, "trial"))
+    refused = cli("eval", str(path), "environment.max_steps=9", code=2)
+    assert "--restart" in refused.stderr
+    assert cli.json("experiments", "show", "trial")["done"] == 18
+    assert "trial" in cli("experiments").stdout
+    same = cli.json("replay", "trial", "--episode", "2", "--lineup", "random")
+    assert (same["same"], same["differing"]) == (True, [])
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "original").glob("*_*.py")), ids=lambda path: path.stem)
+def test_scripts_of_the_originals_shape_run_headless(arena, path):
+    if path.stem == "minigrid_trained":
+        train(arena, "cleanrl", "ppo-minigrid", PPO | {"env_id": "MiniGrid-Empty-5x5-v0"})
+    (ended,) = Cli(arena.home.path).json("eval", str(path))["experiments"]
+    assert ended["state"] == "finished"
+    assert ended["done"] == ended["wanted"] == sum(each["wanted"] for each in ended["lineups"])
+
+
+class TestDefectsOfTheOriginal:
+    """Each is a defect of the original's operators that must not come back."""
+
+    def test_two_operators_with_two_episodes_play_two_each(self, arena):
+        start(arena, "two", environment={"id": "CartPole-v1"}, episodes=2)
+        found = [(each["lineup"], each["episode"]) for each in finish(arena, "two")]
+        assert found == [("passive", 0), ("passive", 1), ("random", 0), ("random", 1)]
+
+    def test_random_heeds_masks_seed_and_max_steps_and_nobody_steps_past_the_end(self, arena):
+        start(arena, "masks", environment={"id": "tictactoe_v3"}, episodes=10)
+        games = finish(arena, "masks")
+        assert all(not each["failures"] and each["ended"] == "terminated" for each in games)
+        assert all(5 <= each["length"] <= 9 for each in games)
+        start(arena, "capped", environment={"id": "CartPole-v1", "max_steps": 7}, seeds=[3, 3, 4], episodes=3)
+        capped = [each for each in finish(arena, "capped") if each["lineup"] == "random"]
+        assert [each["env_seed"] for each in capped] == [3, 3, 4]
+        assert {each["length"] for each in capped} == {7}
+        assert {each["ended"] for each in capped} == {"max_steps"}
+        start(arena, "capped-again", environment={"id": "CartPole-v1", "max_steps": 7}, seeds=[3, 3, 4], episodes=3)
+        finish(arena, "capped-again")
+        assert lines(arena, "capped-again") == lines(arena, "capped")
+
+    def test_error_of_an_operator_is_recorded_and_does_not_hang_the_experiment(self, arena, tmp_path):
+        junk = tmp_path / "model.pt"
+        junk.write_bytes(b"no model")
+        operators = {**BASELINES, "broken": {"worker": "cleanrl", "checkpoint": str(junk)}}
+        start(arena, "broken", environment={"id": "CartPole-v1"}, operators=operators, episodes=3)
+        records = finish(arena, "broken")
+        failed = [each for each in records if each["lineup"] == "broken"]
+        assert [each["ended"] for each in failed] == ["failed"] * 3
+        assert all(each["failures"][0]["operator"] == "broken" for each in failed)
+        assert sum(each["ended"] == "terminated" for each in records) == 6
+
+    def test_config_of_an_operator_is_not_in_the_arguments_of_its_process(self, arena):
+        secret = {"worker": "baseline", "behavior": "random", "config": {"env_kwargs": {"key": "sk-secret"}}}
+        task = {"environment": {"id": "CartPole-v1"}, "operators": {"secret": secret}, "episodes": 3000}
+        (shard,) = start(arena, "secret", shards=1, **task).shards
+        wait_until("it plays", lambda: show(arena, "secret").done)
+        family = [worker_of(arena, shard.run), *worker_of(arena, shard.run).children(recursive=True)]
+        assert len(family) > 1
+        assert "sk-secret" not in " ".join(word for each in family for word in each.cmdline())
+        arena.bus.request("operator", StopExperiment(experiment="secret"))
+        finish(arena, "secret", "stopped")
+
+
+def test_bad_input_is_named_and_the_rest_goes_on(arena):
+    operators = {**BASELINES, "nobody": {"worker": "no-such-worker"}}
+    start(arena, "unknown-worker", environment={"id": "CartPole-v1"}, operators=operators)
+    records = finish(arena, "unknown-worker", "failed")
+    assert len(records) == 8
+    given_up = {each.lineup: each.given_up for each in show(arena, "unknown-worker").lineups if each.given_up}
+    assert set(given_up) == {"nobody"}
+    assert "no-such-worker" in given_up["nobody"]
+    start(arena, "no-such-environment", environment={"id": "CartPole-v99"})
+    assert finish(arena, "no-such-environment", "failed") == []
+    for fields, code in (
+        ({"environment": {"id": "CartPole-v1"}, "seeds": {"mode": "chaotic"}}, "invalid_experiment"),
+        ({"environment": {"id": "tictactoe_v3"}, "lineups": [{"player_1": "random"}]}, "invalid_experiment"),
+        ({"environment": {"id": "A-v1"}, "operators": {"me": {"worker": "human"}}}, "invalid_experiment"),
+        ({"environment": {"id": "A-v1"}, "operators": {"a": {"worker": "x", "checkpoint": "run:no"}}}, "unknown_run"),
+    ):
+        with pytest.raises(CommandRefusedError) as refused:
+            start(arena, "bad", **fields)
+        assert refused.value.code == code
+    assert not (arena.home.experiments / "bad").exists()
+
+
+PPO = {"algo": "ppo", "total_timesteps": 1024, "seed": 1, "extras": {"algo_params": {"num_steps": 128}}}
+DDPG = {"algorithm": "DDPG", "env": "classic_control", "env_id": "Pendulum-v1", "running_steps": 400, "seed": 1}
+ROOM = {"cpus": 1, "memory_mb": 1500}
+
+
+def train(stack: Stack, worker: str, name: str, config: dict[str, Any]) -> None:
+    """Train a small policy, unless it is there."""
+    run = stack.submit(worker=worker, name=name, config=config, resources=ROOM)
+    state = stack.wait_final(run, 800)
+    assert state.state == "succeeded", state.reason
+    stack.wait_stored(run)
+
+
+@pytest.mark.parametrize(
+    ("worker", "config", "environment"),
+    [
+        pytest.param("cleanrl", PPO | {"env_id": "CartPole-v1"}, {"id": "CartPole-v1"}, id="mlp"),
+        pytest.param("cleanrl", PPO | {"env_id": "MiniGrid-Empty-5x5-v0"}, {"id": "MiniGrid-Empty-5x5-v0"}, id="cnn"),
+        pytest.param("xuance", DDPG, {"id": "Pendulum-v1", "max_steps": 100}, id="continuous"),
+    ],
+)
+def test_one_two_and_eight_shards_with_a_supervisor_killed_play_the_same_actions(arena, worker, config, environment):
+    name = f"{worker}-{environment['id'][:5]}"
+    train(arena, worker, name, config)
+    operators = {"trained": {"worker": worker, "checkpoint": f"run:{name}@last"}, **BASELINES}
+    for shards in (1, 2, 8):
+        experiment = f"{name}-in-{shards}"
+        start(arena, experiment, shards=shards, environment=environment, operators=operators, episodes=16, lanes=4)
+        if shards > 1:
+            wait_until("records come", lambda name=experiment: show(arena, name).done)
+            arena.kill_and_restart("supervisor")
+            arena.wait_for("supervisor")
+        records = finish(arena, experiment)
+        assert len(records) == 3 * 16
+        assert all(each["action_hash"] and not each["failures"] for each in records)
+        assert lines(arena, experiment) == lines(arena, f"{name}-in-1")
+    assert len(show(arena, f"{name}-in-8").shards) == 8
