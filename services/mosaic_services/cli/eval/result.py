@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.messages import ExperimentStateName
-from mosaic_services.cli.display.output import duration, say, state_text
+from mosaic_services.cli.display.output import duration, say
 
 if TYPE_CHECKING:
     from mosaic_bus.messages import ExperimentState
@@ -18,12 +18,9 @@ def print_result(state: ExperimentState, again: str) -> None:
     """Write the report, print its table, what went wrong, and how to run it again."""
     from mosaic_services.report import ReportError, write_report  # noqa: PLC0415 - start-up time
 
-    took = duration((state.ended_at or state.started_at) - state.started_at)
-    head = f"{state.done:,} of {state.wanted:,} episodes in {took}"
-    say((state.experiment, "bold"), " ", state_text(state.state.value), f", {head}")
     if state.done:
         try:
-            for line in write_report(Path(state.folder)).lines:
+            for line in write_report(Path(state.folder), played=_played(state)).lines:
                 say(line)
         except ReportError as error:
             say(("no report: ", "yellow"), str(error))
@@ -37,6 +34,13 @@ def print_result(state: ExperimentState, again: str) -> None:
         say((f"{state.conflicts} episodes gave another result when they were played again", "red"))
     if state.state is not ExperimentStateName.FINISHED:
         say((f"{state.state.value}: ", "red"), state.reason, (f"   again: {again}", "bright_black"))
+
+
+def _played(state: ExperimentState) -> str:
+    hosts = len({each.host for each in state.shards if each.host})
+    took = duration((state.ended_at or state.started_at) - state.started_at)
+    placed = f"{hosts} {'host' if hosts == 1 else 'hosts'}, {len(state.shards)} shards   " if state.shards else ""
+    return f"{placed}{took}"
 
 
 def result_document(state: ExperimentState) -> dict[str, Any]:
