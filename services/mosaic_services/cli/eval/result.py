@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.messages import ExperimentStateName
-from mosaic_services.cli.display.output import duration, say
+from mosaic_services.cli.display.output import say
 
 if TYPE_CHECKING:
     from mosaic_bus.messages import ExperimentState
@@ -20,7 +20,7 @@ def print_result(state: ExperimentState, again: str) -> None:
 
     if state.done:
         try:
-            for line in write_report(Path(state.folder), played=_played(state)).lines:
+            for line in write_report(Path(state.folder)).lines:
                 say(line)
         except ReportError as error:
             say(("no report: ", "yellow"), str(error))
@@ -34,13 +34,6 @@ def print_result(state: ExperimentState, again: str) -> None:
         say((f"{state.conflicts} episodes gave another result when they were played again", "red"))
     if state.state is not ExperimentStateName.FINISHED:
         say((f"{state.state.value}: ", "red"), state.reason, (f"   again: {again}", "bright_black"))
-
-
-def _played(state: ExperimentState) -> str:
-    hosts = len({each.host for each in state.shards if each.host})
-    took = duration((state.ended_at or state.started_at) - state.started_at)
-    placed = f"{hosts} {'host' if hosts == 1 else 'hosts'}, {len(state.shards)} shards   " if state.shards else ""
-    return f"{placed}{took}"
 
 
 def result_document(state: ExperimentState) -> dict[str, Any]:
