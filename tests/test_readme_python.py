@@ -23,12 +23,12 @@ def run_python_of(page: str, stack) -> str:
 
 @pytest.mark.slow
 def test_readme(stack):
-    run = stack.submit(name="talks", config={"events": 4000, "rate": 1000})
+    run = stack.submit(name="talks", config={"events": 8000, "rate": 500})  # long enough to be seen running
     stack.wait_state(run, "running")
     first, *rest = run_python_of("README.md", stack).splitlines()
     assert first == "talks running"
     assert rest[0].split() == ["step", "value", "low", "high", "time"]
-    assert rest[-1] == "3999"
+    assert rest[-1] == "7999"
 
 
 @pytest.mark.slow

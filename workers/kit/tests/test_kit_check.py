@@ -85,7 +85,9 @@ def test_the_report_for_people_has_a_line_for_each_check(site, run_module):
     ],
 )
 def test_a_fault_fails_its_check(variant, run_module, code, expected, reason):
-    results = check(run_module, variant(code=code), "--timeout", "3", *(f"--only={name}" for name in expected))
+    # Only the deaf worker waits for the time-out; the others must not meet it on a busy machine.
+    timeout = "3" if expected == {"sigterm"} else "60"
+    results = check(run_module, variant(code=code), "--timeout", timeout, *(f"--only={name}" for name in expected))
     assert expected <= failed(results)
     assert any(reason in results[name]["reason"] for name in expected)
 
