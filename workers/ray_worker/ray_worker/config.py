@@ -81,7 +81,7 @@ class EnvironmentConfig(_Part):
     """The environment that is trained on."""
 
     family: str = Field(
-        default="", description="sisl, classic, butterfly, mpe or gymnasium; found by env_id if left out"
+        default="", description="sisl, classic, butterfly, mpe, gymnasium, or module for your own; found by env_id"
     )
     env_id: str = Field(default="", description="The environment, such as waterworld_v4 or CartPole-v1")
     api_type: Annotated[PettingZooAPIType | None, *_in_any_case(*PettingZooAPIType, None)] = Field(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from gymnasium.spaces import Box
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from mosaic_worker.errors import ConfigError, RequestError
@@ -302,23 +303,12 @@ def create_ray_actor(config: RayPolicyConfig, field_name: str = "checkpoint_path
 
 def _see(view: AgentView, observation: Any, mask: Any) -> Any:
     """Convert an observation of the environment, whose mask comes with it or apart."""
-    is_whole = view.has_mask and isinstance(observation, Mapping) and "action_mask" in observation
+    if view.has_mask and isinstance(observation, Mapping):
+        mask = observation.get("action_mask") if mask is None else mask
+        observation = observation.get("observation")
+    if isinstance(view.inner, Box) and np.shape(observation) != view.inner.shape:
+        raise RequestError(f"the observation has the shape {np.shape(observation)}, the policy takes {view.inner}")
     try:
-        if is_whole:
-            return view.see(observation["observation"], observation["action_mask"] if mask is None else mask)
-        inner = observation["observation"] if isinstance(observation, Mapping) and view.has_mask else observation
-        seen = view.see(inner, mask if view.has_mask else None)
+        return view.see(observation, mask)
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise RequestError(f"the observation is not one of {view.raw}: {error}") from error
-    if not view.space.contains(seen) and _size(seen) != _size_of(view.space):
-        raise RequestError(f"the observation is not one of {view.raw}: it has {_size(seen)} numbers")
-    return seen
-
-
-def _size(seen: Any) -> int:
-    return sum(int(np.size(part)) for part in (seen.values() if isinstance(seen, dict) else [seen]))
-
-
-def _size_of(space: Any) -> int:
-    parts = space.spaces.values() if hasattr(space, "spaces") else [space]
-    return sum(int(np.prod(part.shape)) for part in parts)
+        raise RequestError(f"the observation or its mask is not one of {view.raw}: {error}") from error

@@ -86,13 +86,23 @@ class RLlib:
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory):
-    """The environment as the platform builds it, cached outside the checkout under the hash of its lock."""
+def build(tmp_path_factory):
+    """Builds the environment of a worker as the platform does, cached outside the checkout by the hash of its lock."""
     home = tmp_path_factory.mktemp("home")
-    command = [sys.executable, "-m", "mosaic_services.environments", "ray", "default", "--home", str(home)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
-    assert built.returncode == 0, built.stdout + built.stderr
-    return json.loads(built.stdout.splitlines()[-1])
+
+    def _build(worker, profile):
+        command = [sys.executable, "-m", "mosaic_services.environments", worker, profile, "--home", str(home)]
+        built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+        assert built.returncode == 0, built.stdout + built.stderr
+        return json.loads(built.stdout.splitlines()[-1])
+
+    return _build
+
+
+@pytest.fixture(scope="session")
+def environment(build):
+    """The worker's environment."""
+    return build("ray", "default")
 
 
 @pytest.fixture(scope="session")

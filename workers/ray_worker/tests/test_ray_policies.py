@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -339,3 +340,44 @@ def test_without_a_checkpoint_an_untrained_policy_acts(rllib):
     assert first == second, "the same seed gives the same policy"
     (refused,) = rllib.talk({"cmd": "stop"}, code=2, mode="interactive")
     assert refused["message"].startswith("policy_path:")
+
+
+def test_an_arena_gets_the_same_episodes_one_by_one_and_eight_at_once(make_rllib, build, trained, tmp_path):
+    rllib, arena = make_rllib(tmp_path), build("arena", "ray")
+    use = {"worker": "ray", "profile": "default", "argv": [rllib.python, "-m", "ray_worker.cli"]}
+    config = {
+        "environment": {"id": "tictactoe_v3", "family": "aec"},
+        "operators": {
+            "ppo": {"worker": "ray", "checkpoint": str(trained / "game"), "config": {"deterministic": False}},
+            "random": {"worker": "random"},
+        },
+        "lineups": [{"name": "first", "agents": {"player_1": "ppo", "player_2": "random"}}],
+        "play": [{"lineup": "first", "episodes": [0, 12]}],
+    }
+    played = []
+    for lanes in (1, 8):
+        document = {
+            "run_id": "arena",
+            "metadata": {"worker": {"config": {**config, "lanes": lanes}}},
+            "uses": [{**use, "environ": rllib.environ}],
+        }
+        folder = tmp_path / f"lanes-{lanes}"
+        folder.mkdir()
+        (folder / "worker.json").write_text(json.dumps(document))
+        environ = {**rllib.environ, "PYTHONPATH": arena["site"]}
+        done = subprocess.run(
+            [arena["python"], "-m", "arena_worker.cli", "--config", "worker.json"],
+            cwd=folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stderr
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert events[-1]["summary"]["failures"] == events[-1]["summary"]["refused"] == 0
+        played.append({event["episode"]: event["action_hash"] for event in events if event["event"] == "episode"})
+    assert played[0] == played[1]
+    assert len(set(played[0].values())) > 1
+    assert played[0].keys() == set(range(12))
