@@ -181,7 +181,7 @@ def test_warnings_for_few_equal_or_missing_episodes_one_seed_and_mixed_numerics(
     records = [{**each, "env_seed": 5, "numerics": {"environment": str(each["episode"] % 2)}} for each in records]
     said = " ".join(analyse(experiment, records).warnings)
     expected = (
-        "few: 10 of 40",
+        "Of 40 episodes, few has 10.",
         "Fewer than 30 episodes: few",
         "flat: all 40 scores are equal",
         "seed 5",

@@ -122,6 +122,13 @@ def test_ratings_find_the_strengths_that_games_were_drawn_from():
     assert np.mean(held) >= 0.88  # of intervals of 95 %, in 100 cases
 
 
+def test_without_swapped_sides_there_is_no_first_mover_advantage():
+    found = rate(Games({("a", "b"): (16, 0, 4), ("b", "c"): (14, 2, 4)}))
+    assert found.first_mover is None
+    assert found.ratings["a"][0] > found.ratings["b"][0] > found.ratings["c"][0]
+    assert rate(Games({("a", "b"): (16, 0, 4), ("b", "c"): (14, 2, 4), ("c", "a"): (8, 0, 12)})).first_mover is not None
+
+
 def test_whoever_wins_every_game_has_a_finite_rating():
     found = rate(Games({("a", "b"): (50, 0, 0), ("b", "a"): (0, 0, 50)}))
     rating, (low, high) = found.ratings["a"]

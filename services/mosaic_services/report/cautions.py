@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["cautions"]
 
+_MOST_NAMED = 4
+
 
 def cautions(found: Analysis) -> list[str]:
     """List warnings, the gravest first."""
@@ -21,12 +23,16 @@ def cautions(found: Analysis) -> list[str]:
 
 
 def _incomplete(found: Analysis) -> Iterable[str]:
-    planned = None if found.experiment.get("until") else found.experiment.get("episodes")
     for name, play in found.plays.items():
         if play.unscored:
             yield f"{name}: {play.unscored} of {len(play.records)} episodes have no score: a policy refused them."
-        elif isinstance(planned, int) and len(play.records) < planned:
-            yield f"{name}: {len(play.records):,} of {planned:,} episodes are there. These numbers are preliminary."
+    planned = None if found.experiment.get("until") else found.experiment.get("episodes")
+    counts = {name: len(play.records) for name, play in found.plays.items()}
+    short = {name: count for name, count in counts.items() if isinstance(planned, int) and count < planned}
+    if short:
+        named = ", ".join(f"{name} has {count:,}" for name, count in list(short.items())[:_MOST_NAMED])
+        more = f" and {len(short) - _MOST_NAMED} more" if len(short) > _MOST_NAMED else ""
+        yield f"Of {planned:,} episodes, {named}{more}. These numbers are preliminary."
     if found.decision and not found.decision.stop:
         yield "The stopping rule has not stopped the experiment yet. These numbers are preliminary."
     if found.decision and found.decision.reason == "cap":

@@ -116,12 +116,14 @@ def _standings(found: Analysis, contest: Contest, level: str) -> Table:
             f"{row.failures:,}",
         ]
         rows.append([Cell(row.label, (row.lineup, int(row.episodes[0]))), *map(Cell, texts)])
-    advantage, interval = contest.ratings.first_mover
+    moving = "Sides were not swapped, so the advantage of moving first is part of the ratings."
+    if contest.ratings.first_mover:
+        advantage, interval = contest.ratings.first_mover
+        moving = f"Moving first is worth {_ELO.text(advantage)} points {_ELO.interval(interval)}."
     note = (
         "Points per game: 1 for a win, one half for a draw; Student's t over games. Rating: Bradley-Terry with draws "
-        "and first-mover advantage, in Elo points around 0; percentile bootstrap over games. Moving first is worth "
-        f"{_ELO.text(advantage)} points {_ELO.interval(interval)}. Intervals say how well these checkpoints play, and "
-        "nothing about algorithms."
+        f"and first-mover advantage, in Elo points around 0; percentile bootstrap over games. {moving} Intervals "
+        "say how well these checkpoints play, and nothing about algorithms."
     )
     return Table("scores", "Standings, with intervals over games", columns, rows, note)
 

@@ -56,8 +56,9 @@ def lines_of(found: Analysis, *, report: str = "", rerun: str = "") -> list[str]
 def _summary(found: Analysis) -> str:
     counts = [len(play.records) for play in found.plays.values()]
     episodes = f"{counts[0]:,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
-    what = "lineups" if found.contest else "operators"
-    parts = [f"experiment {found.name}", f"{episodes} episodes x {len(counts)} {what}"]
+    unit = "episode" if episodes == "1" else "episodes"
+    what = ("lineup" if found.contest else "operator") + ("" if len(counts) == 1 else "s")
+    parts = [f"experiment {found.name}", f"{episodes} {unit} x {len(counts)} {what}"]
     seeds = sorted(
         {seed for play in found.plays.values() for r in play.scored if (seed := r.get("env_seed")) is not None}
     )
@@ -76,8 +77,10 @@ def _summary(found: Analysis) -> str:
 
 def _sentences(found: Analysis) -> list[str]:
     if found.contest:
-        advantage, (low, high) = found.contest.ratings.first_mover
-        said = [f"moving first is worth {advantage:.0f} rating points [{low:.0f}, {high:.0f}]"]
+        said = []
+        if found.contest.ratings.first_mover:
+            advantage, (low, high) = found.contest.ratings.first_mover
+            said.append(f"moving first is worth {advantage:.0f} rating points [{low:.0f}, {high:.0f}]")
         return said + [
             f"no clear order: {', '.join(group)} beat each other in a circle" for group in found.contest.cycles
         ]

@@ -70,8 +70,8 @@ class Ratings:
     """Ratings in Elo points around a mean of zero, with percentile bootstrap intervals over games."""
 
     ratings: dict[str, tuple[float, Interval]]
-    first_mover: tuple[float, Interval]
-    """Points that moving first is worth."""
+    first_mover: tuple[float, Interval] | None
+    """Points that moving first is worth; None if sides were not swapped, so that it cannot be told from strength."""
     draw: float
     """Probability of a draw between equal operators when nobody has the advantage of moving first."""
 
@@ -103,6 +103,9 @@ def rate(games: Games, confidence: float = CONFIDENCE) -> Ratings:
     cells = {pair: np.array(counts) for pair, counts in games.counts.items() if sum(counts)}
     design = _design(list(cells), operators)
     counts = np.stack(list(cells.values())).astype(np.float64)
+    swapped = np.linalg.matrix_rank(design[:, :-1]) > np.linalg.matrix_rank(design[:, :-2])
+    if not swapped:
+        design[:, -2] = 0.0
     generator = np.random.default_rng(0)
     drawn = np.stack([generator.multinomial(int(row.sum()), row / row.sum(), _RESAMPLES) for row in counts], axis=1)
     point = _fit(counts[None], design)
@@ -113,7 +116,7 @@ def rate(games: Games, confidence: float = CONFIDENCE) -> Ratings:
         name: (float(column[0]), percentile_interval(column[1:], confidence))
         for name, column in zip(operators, strengths.T, strict=True)
     }
-    first_mover = float(advantage[0]), percentile_interval(advantage[1:], confidence)
+    first_mover = (float(advantage[0]), percentile_interval(advantage[1:], confidence)) if swapped else None
     return Ratings(ratings, first_mover, float(math.exp(draw) / (2 + math.exp(draw))))
 
 
