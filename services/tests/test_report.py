@@ -89,6 +89,13 @@ def test_terminal_shows_a_row_for_each_operator_and_who_is_better(scores):
     assert lines[-1] == "report: r/index.html    rerun: mosaic eval pole.yaml"
 
 
+def test_seeds_far_apart_are_named_by_their_root(scores):
+    """A list of all numbers between two random seeds would fill the memory."""
+    experiment, records = solo(scores, seeds={"mode": "procedural", "root": 3})
+    far = [{**each, "env_seed": each["episode"] * 40_000_000} for each in records]
+    assert terminal_lines(experiment, far)[0].endswith("seeds from root 3")
+
+
 def test_equal_operators_are_said_to_be_undecided(scores):
     experiment, records = solo({"one": scores["good"], "two": scores["good"]})
     assert any(line.startswith("one or two: undecided") for line in terminal_lines(experiment, records))

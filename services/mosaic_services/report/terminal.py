@@ -62,7 +62,7 @@ def _summary(found: Analysis) -> str:
     seeds = sorted(
         {seed for play in found.plays.values() for r in play.scored if (seed := r.get("env_seed")) is not None}
     )
-    if seeds and seeds == list(range(seeds[0], seeds[-1] + 1)):
+    if seeds and seeds[-1] - seeds[0] == len(seeds) - 1:
         parts.append(f"seeds {seeds[0]}..{seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}")
     elif (root := found.experiment.get("seeds", {}).get("root")) is not None:
         parts.append(f"seeds from root {root}")
