@@ -85,6 +85,7 @@ class Policies:
             for seat in seats:
                 seat.process = fresh
                 seat.join(_JOIN_SEED, self._config.deadlines.start_s)
+                seat.begin_spare_lanes(self._config.deadlines.action_s)
         except PolicyError as error:
             raise InfrastructureError(f"operator {operator} could not be started again: {error}") from error
 

@@ -90,6 +90,7 @@ def _padded(seat: PolicySeat, turns: list[Turn], alone: list[bytes], timeout_s: 
     """Look for a size of batches at which neither the place of a row nor its neighbours matter."""
     for size in _SIZES:
         seat.batch = seat.rows = size
+        seat.begin_spare_lanes(timeout_s)
         first = [_ask(seat, [turn], [row], timeout_s)[0] for row, turn in enumerate(turns)]
         if all(_same(seat, turns, first, count, timeout_s) for count in _TRIED if count <= size):
             return f"filled-{size}", first

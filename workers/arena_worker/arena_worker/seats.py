@@ -116,6 +116,12 @@ class PolicySeat(Seat):
             return encode(self._init(seed))
         return encode({"cmd": "begin_episode", "agent": self.agent, "seed": seed, "episode": episode, "lane": lane})
 
+    def begin_spare_lanes(self, timeout_s: float) -> None:
+        """Begin an episode in each lane that only fills batches up; PolicyError if that fails."""
+        for lane in range(self._wanted, self._wanted + (self.rows or 0)):
+            request = {"cmd": "begin_episode", "agent": self.agent, "seed": 0, "episode": 0, "lane": lane}
+            self.process.ask(request, timeout_s)
+
     def request(self, lanes: Sequence[int], turns: Sequence[Turn], *, probabilities: bool = False) -> bytes:
         """Return the request for a decision in each lane; a batch that lacks rows is filled up."""
         self._used = (self._used + 1) % OUTSTANDING

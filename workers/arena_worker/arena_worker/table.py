@@ -47,7 +47,7 @@ class Table:
         self._seeds = Seeds(config.seeds, lanes[0].game.agents)
         self._alone: deque[int] = deque()
         self._source: deque[int] = deque()
-        self._is_alone = False
+        self._is_alone = len(self._lanes) == 1
         self._waiting: dict[str, deque[Lane]] = {seat.agent: deque() for seat in self._asked}
         self._under_way: dict[str, int] = dict.fromkeys(self._waiting, 0)
         self._ready: deque[Lane] = deque()

@@ -1,0 +1,68 @@
+"""A policy in a process of its own that goes wrong on demand: in given episodes, at a given decision."""
+
+import os
+import time
+
+from mosaic_worker import InteractiveWorker, WorkerCapabilities, WorkerConfig, WorkerMetadata, run_worker
+from mosaic_worker.errors import RequestError
+
+
+class OddConfig(WorkerConfig):
+    fault: str = ""
+    episodes: tuple[int, ...] = ()
+    at: int = 3
+    once: bool = False
+    refuses: str = ""
+    drifts: str = ""
+
+
+class Odd(InteractiveWorker):
+    """Acts by the parity of its decisions, so that what it does depends on the whole episode."""
+
+    def __init__(self, context):
+        self.config = context.config
+        self.lanes = {}
+        self.failed = set()
+
+    def init_agent(self, observation_space, action_space, seed, agent):
+        if self.config.refuses:
+            raise RequestError(self.config.refuses)
+
+    def begin_episode(self, agent, seed, episode, lane):
+        self.lanes[agent, lane] = [episode, seed, 0]
+
+    def select_actions(self, agent, observations, lanes, action_masks):
+        return [self.decide(agent, lane, len(lanes), row) for row, lane in enumerate(lanes)]
+
+    def decide(self, agent, lane, rows, row):
+        state = self.lanes[agent, lane]
+        episode, seed, count = state
+        state[2] += 1
+        config = self.config
+        # Episode 0 is also that of the probe, which must not find anything.
+        if episode in config.episodes and count >= config.at and not (config.once and episode in self.failed):
+            self.failed.add(episode)
+            if config.fault == "raised":
+                raise RuntimeError("the sky fell")
+            if config.fault == "died":
+                os._exit(7)
+            if config.fault == "hung":
+                time.sleep(3600)
+            if config.fault == "illegal":
+                return 99
+        if config.drifts == "size":  # as if rounding depended on the size of a batch
+            return (seed + count + rows) % 2
+        if config.drifts == "row":
+            return (seed + count + row) % 2
+        return (seed + count) % 2
+
+
+def metadata():
+    capabilities = WorkerCapabilities(
+        worker_type="odd", interactive_commands=("init_agent", "begin_episode", "select_actions")
+    )
+    return WorkerMetadata(name="odd", version="1", config_model=OddConfig, capabilities=capabilities, example_config={})
+
+
+if __name__ == "__main__":
+    run_worker(metadata(), run=lambda context: None, interactive=Odd)
