@@ -32,6 +32,7 @@ def get_worker_metadata() -> WorkerMetadata:
             max_agents=64,
             supports_checkpointing=True,
             supports_resume=True,
+            interactive_commands=("boards", "play", "pause", "human_input", "cancel_input"),
             estimated_memory_mb=512,
         ),
         config_model=ArenaConfig,

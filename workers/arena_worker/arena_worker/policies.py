@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from arena_worker.config import EVERY_AGENT, HUMAN, OWN_WORKERS, ArenaConfig, LineupConfig
 from arena_worker.games import Game
+from arena_worker.human import HumanConfig, HumanSeat
 from arena_worker.probe import Sights, probe
 from arena_worker.process import PolicyError, PolicyProcess
 from arena_worker.seats import OwnSeat, PolicySeat, Seat
-from mosaic_worker.config import near
+from mosaic_worker.config import describe, near
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import ConfigError, InfrastructureError
 
@@ -111,13 +114,23 @@ class Policies:
         entry = self._config.operators[operator]
         seat: Seat
         if entry.worker == HUMAN:
-            raise RefusedError(operator, agent, f"operator {operator}: a person plays in manual mode only")
-        if entry.worker in OWN_WORKERS:
+            seat = self._person(operator, agent, game)
+        elif entry.worker in OWN_WORKERS:
             seat = OwnSeat(operator, agent, game, entry.worker)
         else:
             seat = self._join(operator, agent, game, sights)
         self._seats[operator, agent] = seat
         return seat
+
+    def _person(self, operator: str, agent: str, game: Game) -> HumanSeat:
+        if self._config.mode != "manual":
+            raise RefusedError(operator, agent, f"operator {operator}: a person plays in manual mode only")
+        try:
+            config = HumanConfig.model_validate(self._config.operators[operator].config)
+        except ValidationError as error:
+            problems = "; ".join(describe(HumanConfig, problem) for problem in error.errors())
+            raise RefusedError(operator, agent, f"operator {operator}: {problems}") from error
+        return HumanSeat(operator, agent, game, config)
 
     def _join(self, operator: str, agent: str, game: Game, sights: Sights) -> PolicySeat:
         """Seat a policy; what it answers itself is a refusal, what its process does is the infrastructure's fault."""

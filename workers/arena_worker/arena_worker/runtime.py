@@ -68,6 +68,7 @@ class Shard:
         self._frames = make_lane(context)
         self._games: list[Game] = []
         self._step = 0
+        self._play_s = 0.0
         self._counts = {"episodes": 0, "failures": 0, "refused": 0}
         self._policies = Policies(
             config=self._config, uses=context.uses, run_dir=context.run_dir, emitter=self._emitter
@@ -75,7 +76,7 @@ class Shard:
 
     def play(self) -> dict[str, Any]:
         """Play every episode that no earlier attempt has recorded; return a summary."""
-        config, began = self._config, time.monotonic()
+        config = self._config
         plans = list(self._plans())
         self._announce(sum(len(episodes) for _, episodes in plans))
         if self._context.resume is not None:
@@ -91,9 +92,12 @@ class Shard:
                     self._play(lineup, todo)
         finally:
             self._close()
-        seconds = time.monotonic() - began
-        rate = round(self._step / seconds, 1) if seconds else 0.0
-        return {**self._counts, "steps": self._step, "steps_per_s": rate, "environment": config.environment.id}
+        return {
+            **self._counts,
+            "steps": self._step,
+            "play_s": round(self._play_s, 3),
+            "environment": config.environment.id,
+        }
 
     def replay(self, wanted: ReplayConfig) -> dict[str, Any]:
         """Play recorded episodes again and compare; ReplayError if one differs."""
@@ -181,7 +185,9 @@ class Shard:
         def report(record: dict[str, Any], lane: Lane) -> None:
             (then or self._report)({"lineup": lineup.name, **record, "numerics": numerics}, lane)
 
+        began = time.monotonic()
         Table(self._config, seats, lanes, self._policies, stop.check, report).play(episodes)
+        self._play_s += time.monotonic() - began
 
     def _report(self, record: dict[str, Any], lane: Lane) -> None:
         self._step += record["length"]

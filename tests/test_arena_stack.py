@@ -1,0 +1,173 @@
+"""The arena through a real stack: policies of several libraries, by reference, the same games however they are cut."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from stack import Stack, wait_until
+
+from mosaic_services.environments import build, recipe_for
+from mosaic_services.home import StackHome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+ROOM = {"cpus": 1, "memory_mb": 1024}
+DEADLINE_S = 900
+WORKERS = ("arena", "baseline", "cleanrl", "xuance")
+TRAININGS: dict[str, dict[str, Any]] = {
+    "cart": {"worker": "cleanrl", "config": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096}},
+    "grid": {"worker": "cleanrl", "config": {"algo": "ppo", "env_id": "MiniGrid-Empty-5x5-v0", "total_timesteps": 512}},
+    "pendulum": {
+        "worker": "xuance",
+        "config": {"algorithm": "PPO", "env_id": "Pendulum-v1", "running_steps": 600, "parallels": 2},
+    },
+    "spread": {
+        "worker": "xuance",
+        "config": {
+            "algorithm": "VDN",
+            "env": "mpe",
+            "env_id": "simple_spread_v3",
+            "running_steps": 400,
+            "parallels": 2,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Iterator[Stack]:
+    """A stack in which four policies have been trained for a moment."""
+    home = StackHome.find(tmp_path_factory.mktemp("build"))
+    for worker in WORKERS:
+        build(recipe_for(worker, home), "default", lambda _step, _percent: None)
+    with Stack(tmp_path_factory.mktemp("arena") / "home", environ={"MOSAIC_WORKERS": ""}) as stack:
+        runs = [
+            stack.submit(
+                name=name,
+                worker=spec["worker"],
+                config={**spec["config"], "seed": 1},
+                resources={**ROOM, "memory_mb": 2048},
+            )
+            for name, spec in TRAININGS.items()
+        ]
+        for run in runs:
+            state = stack.wait_final(run, DEADLINE_S)
+            assert state.state == "succeeded", state.reason
+        yield stack
+    assert stack.leftovers() == []
+
+
+def uses(*workers: str) -> list[dict[str, str]]:
+    return [{"worker": worker} for worker in workers]
+
+
+def play(
+    stack: Stack, env_id: str, operators: dict[str, Any], *, episodes: tuple[int, int] = (0, 6), **more: Any
+) -> str:
+    """Submit a shard in which each operator plays alone, unless there are lineups."""
+    lineups = more.pop("lineups", {name: {"*": name} for name in operators})
+    spec = more.pop("spec", {})
+    workers = sorted({each["worker"] for each in operators.values()} - {"random", "noop"})
+    config = {
+        "environment": {"id": env_id, **more.pop("environment", {})},
+        "operators": operators,
+        "lineups": [{"name": name, "agents": agents} for name, agents in lineups.items()],
+        "play": [{"lineup": name, "episodes": list(episodes)} for name in lineups],
+        **more,
+    }
+    return stack.submit(worker="arena", uses=uses(*workers), config=config, resources=ROOM, **spec)
+
+
+def records(stack: Stack, *runs: str) -> list[dict[str, Any]]:
+    """What is pure in the records of ended shards, from their journals, sorted."""
+    found = []
+    for run in runs:
+        state = stack.wait_final(run, DEADLINE_S)
+        assert state.state == "succeeded", state.reason
+        for line in stack.journal(run).read_text().splitlines():
+            event = json.loads(line)
+            if event["event"] == "episode":
+                found.append({name: event[name] for name in event if name not in {"timing", "ts", "step"}})
+    return sorted(found, key=lambda record: (record["lineup"], record["episode"]))
+
+
+def test_a_policy_a_random_and_a_passive_agent_are_played_by_reference(trained):
+    operators = {
+        "ppo": {"worker": "cleanrl", "checkpoint": "run:cart@last"},
+        "random": {"worker": "baseline", "config": {"behavior": "random"}},
+        "passive": {"worker": "baseline", "config": {"behavior": "passive"}},
+    }
+    run = play(trained, "CartPole-v1", operators, episodes=(0, 10))
+    found = records(trained, run)
+    mean = {name: sum(record["return"] for record in found if record["lineup"] == name) / 10 for name in operators}
+    assert mean["ppo"] > mean["random"] > mean["passive"]
+    assert trained.wait_stored(run).episodes == 30
+
+
+@pytest.mark.parametrize(
+    ("env_id", "operator", "family"),
+    [
+        ("CartPole-v1", {"worker": "cleanrl", "checkpoint": "run:cart@last"}, "an MLP"),
+        ("MiniGrid-Empty-5x5-v0", {"worker": "cleanrl", "checkpoint": "run:grid@last"}, "a CNN"),
+        ("Pendulum-v1", {"worker": "xuance", "checkpoint": "run:pendulum@last"}, "a continuous policy"),
+    ],
+    ids=["mlp", "cnn", "continuous"],
+)
+def test_the_games_are_the_same_in_one_lane_in_several_and_in_shards(trained, env_id, operator, family):
+    options = {"environment": {"max_steps": 60}}
+    whole = play(trained, env_id, {"p": operator}, lanes=1, **options)
+    several = play(trained, env_id, {"p": operator}, lanes=6, **options)
+    shards = [play(trained, env_id, {"p": operator}, episodes=part, lanes=2, **options) for part in ((0, 1), (1, 6))]
+    expected = records(trained, whole)
+    assert len(expected) == 6
+    assert len({record["action_hash"] for record in expected}) > 1 or family == "a CNN"
+    assert records(trained, several) == expected
+    assert records(trained, *shards) == expected
+
+
+def test_two_libraries_play_one_game(trained):
+    operators = {
+        "vdn": {"worker": "xuance", "checkpoint": "run:spread@last"},
+        "ppo": {"worker": "cleanrl", "config": {"seed": 3}},
+    }
+    lineups = {"mixed": {"*": "vdn", "agent_1": "ppo"}}
+    options = {"lineups": lineups, "environment": {"family": "parallel"}, "episodes": (0, 3)}
+    runs = [play(trained, "simple_spread_v3", operators, lanes=lanes, **options) for lanes in (1, 3)]
+    first, second = (records(trained, run) for run in runs)
+    assert first == second
+    assert [record["ended"] for record in first] == ["truncated"] * 3
+    assert all(set(record["numerics"]) == {"vdn", "ppo", "environment"} for record in first)
+    assert all(record["failures"] == [] for record in first)
+
+
+def test_a_policy_whose_spaces_do_not_fit_is_named_and_the_rest_goes_on(trained):
+    operators = {"ppo": {"worker": "cleanrl", "checkpoint": "run:cart@last"}, "own": {"worker": "random"}}
+    found = records(trained, play(trained, "Acrobot-v1", operators, episodes=(0, 2), environment={"max_steps": 20}))
+    assert [(record["lineup"], record["ended"]) for record in found] == [
+        *[("own", "max_steps")] * 2,
+        *[("ppo", "failed")] * 2,
+    ]
+    (failure,) = found[-1]["failures"]
+    assert (failure["kind"], failure["operator"]) == ("refused", "ppo")
+    assert "was trained with" in failure["message"]
+
+
+def test_a_shard_outlives_its_supervisor_and_a_killed_one_goes_on_where_it_was(trained):
+    operators = {"random": {"worker": "baseline"}}
+    calm = play(trained, "CartPole-v1", operators, episodes=(0, 300), lanes=4)
+    expected = records(trained, calm)
+    run = play(trained, "CartPole-v1", operators, episodes=(0, 300), lanes=4)
+
+    def has_begun() -> bool:
+        journal = trained.journal(run)
+        return journal.exists() and journal.read_bytes().count(b'"event":"episode"') > 10
+
+    wait_until("the shard plays", has_begun)
+    trained.kill_and_restart("supervisor")
+    trained.wait_for("supervisor")
+    assert records(trained, run) == expected

@@ -1,0 +1,280 @@
+"""A board of manual mode: one lineup, its environment and its policies, in a thread of its own.
+
+Boards do not wait for each other: one whose policy is slow or dead stops alone.
+"""
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arena_worker.config import ArenaConfig, LineupConfig
+from arena_worker.games import Game
+from arena_worker.human import HumanSeat
+from arena_worker.lanes import Lane
+from arena_worker.policies import Policies, RefusedError
+from arena_worker.probe import Sights
+from arena_worker.process import PolicyError, PolicyProcess
+from arena_worker.seats import Decision, OwnSeat, PolicySeat, Seat
+from arena_worker.seeds import Seeds
+from mosaic_worker.emitter import Emitter
+from mosaic_worker.errors import WorkerError
+
+__all__ = ["Board"]
+
+_SHOWN_BYTES = 4096
+"""Observations above this size are described, not shown."""
+Command = Callable[["Board"], None]
+
+
+class Board(threading.Thread):
+    """Plays one lineup, command by command."""
+
+    def __init__(
+        self,
+        config: ArenaConfig,
+        lineup: LineupConfig,
+        game: Game,
+        uses: Any,
+        run_dir: Path,
+        emitter: Emitter,
+        drawing: AbstractContextManager[Any],
+    ) -> None:
+        """Prepare; `drawing` is held while the environment moves, since pictures are drawn one at a time."""
+        super().__init__(name=f"board {lineup.name}", daemon=True)
+        self.lineup = lineup
+        self.rate: float | None = None
+        self.seats: dict[str, Seat] = {}
+        self._config = config
+        self._emitter = emitter
+        self._drawing = drawing
+        self._game = game
+        self._lane = Lane(0, game)
+        self._seeds = Seeds(config.seeds, game.agents)
+        self._policies = Policies(config, uses, run_dir / lineup.name, emitter)
+        self._commands: queue.Queue[tuple[Command, Any] | None] = queue.Queue()
+        self._request: Any = None
+        self._moved: dict[str, Any] = {}
+
+    # From the thread that reads requests.
+
+    def submit(self, command: Command, request: Any) -> None:
+        """Have a command carried out after those before it; what follows carries the request's id."""
+        self._commands.put((command, request))
+
+    def close(self) -> None:
+        """End the thread, its policies and a wait for a person."""
+        for seat in list(self.seats.values()):
+            if isinstance(seat, HumanSeat):
+                seat.leave()
+        self._commands.put(None)
+        self._policies.close()
+
+    # The thread of the board.
+
+    def run(self) -> None:
+        """Seat the operators, then carry out commands until told to end."""
+        try:
+            self.seats = self._policies.seats(self.lineup, self._game, Sights())
+        except RefusedError as error:
+            self._say("refused", message=str(error), operator=error.operator, agent=error.agent)
+            return
+        except WorkerError as error:
+            self._say("failed", message=str(error))
+            return
+        self._say("ready", agents={agent: seat.operator for agent, seat in self.seats.items()})
+        due = 0.0
+        while True:
+            try:
+                found = self._commands.get(timeout=max(0.0, due - time.monotonic()) if self.rate else None)
+                if found is None:
+                    return
+                command, self._request = found
+                command(self)
+            except queue.Empty:
+                self.step()
+            except Exception as error:
+                traceback.print_exc()
+                self.rate = None
+                self._say("failed", message=f"{type(error).__name__}: {error}")
+            due = time.monotonic() + 1 / self.rate if self.rate else 0.0
+
+    def reset(self, episode: int, seed: int | None) -> None:
+        """Begin an episode."""
+        self._lane.start(episode, self._seeds, self.seats, keeps_steps=False, video=None)
+        if seed is not None:
+            self._lane.env_seed = seed
+        for seat in self.seats.values():
+            self._begin(seat)
+        with self._drawing:
+            self._lane.reset()
+        self._moved = {}
+        self._show("reset")
+
+    def step(self, agent: str | None = None) -> None:
+        """Take one step; with `agent`, in a game of turns, as many as it takes until that agent has moved."""
+        lane = self._lane
+        while lane.is_playing:
+            movers = list(lane.turns)
+            ended = self._step()
+            if ended is not None:
+                self.rate = None
+                self._end(ended)
+                return
+            self._show("step")
+            if agent is None or agent in movers or agent not in self.seats:
+                return
+        self._say("over", message="no episode is running: send reset")
+        self.rate = None
+
+    def _step(self) -> str | None:
+        """Ask everybody who has to move, then move; return how the episode has ended, if it has."""
+        lane = self._lane
+        self._moved = {}
+        turns = dict(lane.turns)
+        people = [agent for agent in turns if isinstance(self.seats[agent], HumanSeat)]
+        for agent, turn in turns.items():  # all are asked before any is waited for
+            seat = self.seats[agent]
+            if isinstance(seat, HumanSeat):
+                seat.ask(turn)
+            elif isinstance(seat, PolicySeat):
+                with suppress(PolicyError):  # noticed when its answer is read
+                    self._post(seat)
+        if people:
+            self._show("waiting_for_human", waiting=people)
+        for agent in turns:
+            outcome = self._decide(self.seats[agent])
+            if outcome is not None:
+                return outcome
+        with self._drawing:
+            ended = lane.move()
+        if ended is None and lane.length == self._config.environment.max_steps:
+            return "max_steps"
+        return ended
+
+    def _decide(self, seat: Seat) -> str | None:
+        """Get one agent's move into the lane; return how the episode ends if there is none."""
+        lane, rules = self._lane, self._config.failures
+        turn = lane.turns[seat.agent]
+        for tried in range(rules.retry + 1):
+            try:
+                if isinstance(seat, PolicySeat):
+                    if tried:
+                        self._post(seat)
+                    decision = self._answer(seat)
+                elif isinstance(seat, HumanSeat):
+                    decision = seat.wait()
+                elif isinstance(seat, OwnSeat):
+                    decision = seat.decide(0, turn)
+                lane.decide(seat.agent, decision)
+                self._keep(seat, decision)
+                return None
+            except PolicyError as error:
+                then = seat.config.default if isinstance(seat, HumanSeat) else rules.then
+                self._fail(seat, error, "retry" if tried < rules.retry and not isinstance(seat, HumanSeat) else then)
+                if isinstance(seat, HumanSeat):
+                    break
+        if then in {"forfeit", "fail"}:
+            lane.losers.add(seat.agent)
+            return "forfeit" if then == "forfeit" else "failed"
+        moves = seat.moves
+        action = moves.noop(turn.mask) if then == "noop" else moves.random(turn.mask, lane.generator)
+        lane.decide(seat.agent, Decision(action))
+        self._keep(seat, Decision(action))
+        return None
+
+    def _fail(self, seat: Seat, error: PolicyError, then: str) -> None:
+        failure = {"agent": seat.agent, "operator": seat.operator, "kind": error.kind, "message": str(error)}
+        self._lane.failures.append({**failure, "step": self._lane.length, "then": then})
+        self._say("failure", **failure, then=then)
+        if isinstance(seat, PolicySeat) and error.kind in {"died", "hung"}:
+            self._policies.restart(seat.process)
+            for each in self.seats.values():
+                if isinstance(each, PolicySeat) and each.process is seat.process:
+                    self._begin(each)
+
+    # Policies, one request at a time.
+
+    def _begin(self, seat: Seat) -> None:
+        seed = self._lane.seeds[seat.agent]
+        if isinstance(seat, OwnSeat):
+            seat.begin(0, seed)
+        elif isinstance(seat, PolicySeat):
+            line = seat.begin(0, seed, self._lane.episode)
+            seat.process.post(line, None, self._config.deadlines.action_s, "begin_episode")
+            _read(seat.process)
+
+    def _post(self, seat: PolicySeat) -> None:
+        line = seat.request([0], [self._lane.turns[seat.agent]], probabilities=True)
+        seat.process.post(line, seat, self._config.deadlines.action_s, f"select_action of {seat.agent}")
+
+    def _answer(self, seat: PolicySeat) -> Decision:
+        if not seat.process.is_awaited:  # another agent's failure has started the process anew
+            self._post(seat)
+        return seat.decisions(_read(seat.process), 1)[0]
+
+    # What is told.
+
+    def _keep(self, seat: Seat, decision: Decision) -> None:
+        action = self._lane.actions[seat.agent]
+        self._moved[seat.agent] = {
+            "operator": seat.operator,
+            "action": action,
+            "label": seat.moves.label(action),
+            "probabilities": decision.probabilities,
+        }
+
+    def _show(self, status: str, **more: Any) -> None:
+        lane = self._lane
+        turns = {
+            agent: {
+                "operator": self.seats[agent].operator,
+                "is_human": isinstance(self.seats[agent], HumanSeat),
+                "observation": _shown(turn.observation),
+                "legal_moves": self.seats[agent].moves.legal_moves(turn.mask),
+            }
+            for agent, turn in lane.turns.items()
+        }
+        told = {"episode": lane.episode, "seed": lane.env_seed, "step": lane.length, "turns": turns}
+        self._say(status, **told, moved=self._moved, rewards=self._game.rewards, returns=lane.totals, **more)
+
+    def _end(self, ended: str) -> None:
+        record = self._lane.finish(ended)
+        record.pop("timing")
+        self._say("over", **record, moved=self._moved, rewards=self._game.rewards)
+        self._emitter.episode(
+            record["episode"],
+            sum(record["returns"].values()),
+            length=record["length"],
+            seed=record["env_seed"],
+            returns=record["returns"],
+            lineup=self.lineup.name,
+            ended=ended,
+            action_hash=record["action_hash"],
+        )
+
+    def _say(self, status: str, **facts: Any) -> None:
+        reply = {"type": "board", "board": self.lineup.name, "status": status, **facts}
+        self._emitter.reply(reply if self._request is None else {**reply, "id": self._request})
+
+
+def _read(process: PolicyProcess) -> dict[str, Any]:
+    """Wait for one answer."""
+    while True:
+        for _, reply in process.collect(max(process.patience(), 0.001)):
+            return reply
+
+
+def _shown(observation: Any) -> Any:
+    """Return an observation, or for a large one what it is."""
+    if isinstance(observation, dict):
+        return {key: _shown(part) for key, part in observation.items()}
+    if isinstance(observation, np.ndarray) and observation.nbytes > _SHOWN_BYTES:
+        return {"shape": list(observation.shape), "dtype": str(observation.dtype)}
+    return observation

@@ -1,0 +1,102 @@
+"""A person as an operator: waits for a move, checks it, and falls back on a declared default when time is up."""
+
+import threading
+import time
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from arena_worker.games import Game, Turn
+from arena_worker.process import PolicyError
+from arena_worker.seats import Decision, Seat
+from mosaic_worker.errors import RequestError
+
+__all__ = ["HumanConfig", "HumanSeat"]
+
+
+class HumanConfig(BaseModel):
+    """The config of a human operator."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout_s: float | None = Field(default=None, gt=0, description="Seconds for a move; none: no limit")
+    default: Literal["noop", "random_legal", "forfeit"] = Field(default="noop", description="The move when time is up")
+    confirm: bool = Field(default=False, description="A move counts when it is given a second time")
+    keys: dict[str, int] = Field(default_factory=dict, description="A key for each action")
+
+
+class HumanSeat(Seat):
+    """An agent whose moves come from requests; `offer` is called by another thread than `wait`."""
+
+    def __init__(self, operator: str, agent: str, game: Game, config: HumanConfig) -> None:
+        """Take the seat."""
+        super().__init__(operator, agent, game)
+        self.config = config
+        self._condition = threading.Condition()
+        self._turn: Turn | None = None
+        self._move: Any = None
+        self._unconfirmed: Any = None
+        self._is_closed = False
+
+    def ask(self, turn: Turn) -> None:
+        """Say that it is this person's turn."""
+        with self._condition:
+            self._turn, self._move, self._unconfirmed = turn, None, None
+
+    def wait(self) -> Decision:
+        """Wait for the move; PolicyError when time is up."""
+        timeout = self.config.timeout_s
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._condition:
+            while self._move is None and not self._is_closed:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    self._turn = None
+                    raise PolicyError("hung", f"no move of {self.agent} within {timeout:g} s")
+                self._condition.wait(left)
+            self._turn = None
+            if self._is_closed:
+                raise PolicyError("died", "the session has ended")
+            return Decision(self._move)
+
+    def offer(self, given: Any) -> dict[str, Any]:
+        """Take a move: an action, its name or its key. Return what was understood; RequestError if it is illegal."""
+        with self._condition:
+            if self._turn is None:
+                raise RequestError(f"it is not the turn of {self.agent}")
+            try:
+                action = self.moves.legal(self._understood(given), self._turn.mask)
+            except PolicyError as error:
+                raise RequestError(str(error)) from error
+            label = self.moves.label(action)
+            if self.config.confirm and self._unconfirmed != label:
+                self._unconfirmed = label
+                return {"type": "confirm", "agent": self.agent, "action": action, "label": label}
+            self._move = action
+            self._condition.notify_all()
+            return {"type": "accepted", "agent": self.agent, "action": action, "label": label}
+
+    def withdraw(self) -> dict[str, Any]:
+        """Forget a move that is not confirmed yet."""
+        with self._condition:
+            self._unconfirmed = None
+        return {"type": "input_cancelled", "agent": self.agent}
+
+    def leave(self) -> None:
+        """End a wait."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+
+    def _understood(self, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        if given in self.config.keys:
+            return self.config.keys[given]
+        legal = self.moves.legal_moves(None) or []
+        named = [move["action"] for move in legal if move["label"].lower() == given.lower()]
+        if len(named) == 1:
+            return named[0]
+        if given.lstrip("-").isdigit():
+            return int(given)
+        raise RequestError(f"move {given!r} is no action: give its number, its name or its key")

@@ -1,0 +1,133 @@
+"""Manual mode: an interactive run in which several boards are played side by side, command by command.
+
+Requests come over the attempt's channel. Each is answered at once with what was understood; what then happens on a
+board follows as replies of type `board`, which carry the id of the request.
+"""
+
+import threading
+from typing import Any
+
+from arena_worker.board import Board
+from arena_worker.config import ArenaConfig
+from arena_worker.games import make_game
+from arena_worker.human import HumanSeat
+from arena_worker.runtime import make_lane
+from mosaic_worker.config import near
+from mosaic_worker.context import RunContext
+from mosaic_worker.errors import ConfigError, RequestError
+from mosaic_worker.interactive import InteractiveWorker
+
+__all__ = ["ManualArena"]
+
+_MOST_BOARDS = 8
+_FASTEST = 1000.0
+
+
+class ManualArena(InteractiveWorker):
+    """A session: a board for each lineup."""
+
+    def __init__(self, context: RunContext[ArenaConfig]) -> None:
+        """Make the boards; each seats its operators in a thread of its own."""
+        config = context.config
+        if len(config.lineups) > _MOST_BOARDS:
+            raise ConfigError(f"lineups: {len(config.lineups)} do not fit side by side; give at most {_MOST_BOARDS}")
+        frames, drawing = make_lane(context), threading.Lock()
+        one = config.model_copy(update={"lanes": 1})
+        self._episode = -1
+        self._boards: dict[str, Board] = {}
+        for index, lineup in enumerate(config.lineups):
+            game = make_game(config.environment, frames, index)
+            board = Board(one, lineup, game, context.uses, context.run_dir, context.emitter, drawing)
+            self._boards[lineup.name] = board
+        for board in self._boards.values():
+            board.start()
+
+    def handle(self, command: str, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Carry out a command of manual mode."""
+        identity = request.get("id")
+        if command == "boards":
+            return {"type": "boards", "boards": {name: board.lineup.agents for name, board in self._boards.items()}}
+        if command == "reset":
+            return self._reset(request, identity)
+        if command == "step":
+            count, agent = _whole(request, "n", 1), request.get("agent", request.get("player_id"))
+            return self._each(request, identity, command, *[lambda board: board.step(agent)] * count)
+        if command == "play":
+            rate = request.get("rate", 4)
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= _FASTEST:
+                raise RequestError(f"rate {rate!r} is not a number of steps per second, at most {_FASTEST:g}")
+            return self._each(request, identity, command, lambda board: setattr(board, "rate", float(rate)))
+        if command == "pause":
+            for board in self._chosen(request):
+                board.rate = None  # now, not after the commands that wait
+            return self._each(request, identity, command, lambda board: setattr(board, "rate", None))
+        if command in {"human_input", "cancel_input"}:
+            seat = self._person(request)
+            return seat.withdraw() if command == "cancel_input" else seat.offer(_move(request))
+        return None
+
+    def close(self) -> None:
+        """End every board."""
+        for board in self._boards.values():
+            board.close()
+        for board in self._boards.values():
+            board.join(5)
+
+    def _reset(self, request: dict[str, Any], identity: Any) -> dict[str, Any]:
+        """Begin the next episode, under one seed for all boards, one for each, or those of the config."""
+        self._episode = _whole(request, "episode", self._episode + 1)
+        seeds = request.get("seeds", request.get("seed"))
+        if seeds is not None and not isinstance(seeds, dict):
+            seeds = dict.fromkeys(self._boards, _whole({"seed": seeds}, "seed", 0))
+        episode = self._episode
+        chosen = self._chosen(request)
+        for board in chosen:
+            seed = None if seeds is None else seeds.get(board.lineup.name)
+            board.rate = None
+            board.submit(lambda board, seed=seed: board.reset(episode, seed), identity)  # type: ignore[misc]
+        return {"type": "accepted", "command": "reset", "episode": episode, "boards": [b.lineup.name for b in chosen]}
+
+    def _each(self, request: dict[str, Any], identity: Any, command: str, *actions: Any) -> dict[str, Any]:
+        chosen = self._chosen(request)
+        for board in chosen:
+            for action in actions:
+                board.submit(action, identity)
+        return {"type": "accepted", "command": command, "boards": [board.lineup.name for board in chosen]}
+
+    def _chosen(self, request: dict[str, Any]) -> list[Board]:
+        names = request.get("boards") or list(self._boards)
+        if not isinstance(names, list):
+            raise RequestError(f"boards {names!r} is not a list of names")
+        for name in names:
+            if name not in self._boards:
+                raise RequestError(f"there is no board {name!r}{near(str(name), list(self._boards))}")
+        return [self._boards[name] for name in names]
+
+    def _person(self, request: dict[str, Any]) -> HumanSeat:
+        """Find whose move it is: of the board and agent that are named, or of the only person who is there."""
+        agent = request.get("agent", request.get("player_id"))
+        wanted = {"boards": [request["board"]]} if "board" in request else {}
+        people = [
+            seat
+            for board in self._chosen(wanted)
+            for seat in board.seats.values()
+            if isinstance(seat, HumanSeat) and agent in {None, seat.agent}
+        ]
+        if len(people) != 1:
+            found = ", ".join(seat.agent for seat in people) or "nobody"
+            raise RequestError(f"a move of whom? name board and agent; people play here as: {found}")
+        return people[0]
+
+
+def _move(request: dict[str, Any]) -> Any:
+    for name in ("action", "move"):
+        if name in request:
+            return request[name]
+    raise RequestError("human_input needs action: its number, its name or its key")
+
+
+def _whole(request: dict[str, Any], name: str, default: int) -> int:
+    value = request.get(name, default)
+    if type(value) is int and value >= 0:
+        return value
+    raise RequestError(f"{name} {value!r} is not a whole number of 0 or more")

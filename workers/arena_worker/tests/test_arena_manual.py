@@ -1,0 +1,160 @@
+"""Manual mode: boards side by side in lock-step, a person among the players, and what each saw and answered."""
+
+import json
+import subprocess
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+RANDOM = {"worker": "baseline", "config": {"behavior": "random"}}
+
+
+class Session:
+    """An interactive run: requests to its stdin, replies in its journal."""
+
+    def __init__(self, arena, config, **environ):
+        self.folder = arena.write("session", {**config, "mode": "manual"}, interactive=True)
+        self._journal = self.folder / "journal.jsonl"
+        with self._journal.open("wb") as out, (self.folder / "log.txt").open("wb") as log:
+            self.process = subprocess.Popen(
+                arena.command(self.folder),
+                cwd=self.folder,
+                env={**arena.environ, "MOSAIC_RUN_DIR": str(self.folder), **environ},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=log,
+            )
+        self._read = 0
+
+    def tell(self, **request):
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait(self, count=1, **wanted):
+        """The next replies, in the order of the journal, that have these fields."""
+        found, deadline = [], time.monotonic() + 120
+        while len(found) < count:
+            lines = self._journal.read_text().splitlines()
+            for line in lines[self._read :]:
+                self._read += 1
+                reply = json.loads(line).get("reply") or {}
+                if all(reply.get(name) == value for name, value in wanted.items()):
+                    found.append(reply)
+                    if len(found) == count:
+                        break
+            assert time.monotonic() < deadline, (wanted, self._journal.read_text()[-3000:], self.log())
+            assert self.process.poll() is None, self.log()
+            time.sleep(0.005)
+        return found
+
+    def log(self):
+        return (self.folder / "log.txt").read_text()[-3000:]
+
+    def stop(self):
+        self.tell(cmd="stop")
+        assert self.process.wait(60) == 0, self.log()
+
+
+@pytest.fixture
+def session(arena):
+    """Start sessions, and end those that are left."""
+    started = []
+
+    def start(config, **environ):
+        started.append(Session(arena, config, **environ))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait(60)
+        each.process.stdin.close()
+
+
+def test_boards_are_reset_and_stepped_together_and_a_dead_one_blocks_nobody(arena, session, tmp_path):
+    operators = {
+        "own": {"worker": "random"},
+        "random": RANDOM,
+        "hung": {"worker": "odd", "config": {"fault": "hung", "episodes": [0], "at": 1}},
+        "bad": {"worker": "baseline", "config": {"behavior": "clever"}},
+    }
+    config = arena.shard("CartPole-v1", operators, fastlane_video_mode="grid", deadlines={"action_s": 3})
+    frames = tmp_path / "frames"
+    frames.mkdir()
+    talk = session(config, MOSAIC_FASTLANE_DIR=str(frames))
+    (refused,) = talk.wait(board="bad", status="refused")
+    assert "clever" in refused["message"]
+    talk.tell(cmd="reset", seed=7, id=1)
+    began = {reply["board"]: reply for reply in talk.wait(3, status="reset")}
+    assert set(began) == {"own", "random", "hung"}
+    assert {reply["seed"] for reply in began.values()} == {7}
+    seen = [reply["turns"]["agent"]["observation"] for reply in began.values()]
+    assert seen[0] == seen[1] == seen[2], "one seed, one beginning"
+    legal = [{"action": 0, "label": "left"}, {"action": 1, "label": "right"}]
+    assert began["own"]["turns"]["agent"]["legal_moves"] == legal
+    talk.tell(cmd="step", n=4, id=2)
+    steps = talk.wait(4, board="random", status="step")
+    assert [reply["step"] for reply in steps] == [1, 2, 3, 4], "while another hangs"
+    assert steps[0]["moved"]["agent"]["label"] in {"left", "right"}
+    (failure,) = talk.wait(board="hung", status="failure")
+    assert (failure["kind"], failure["operator"]) == ("hung", "hung")
+    talk.wait(board="hung", status="over")
+    talk.tell(cmd="play", rate=200, boards=["own"], id=3)
+    (over,) = talk.wait(board="own", status="over")
+    assert over["ended"] == "terminated"
+    assert (frames / "main.ring").exists()
+    talk.tell(cmd="dance", id=4)
+    talk.tell(cmd="step", boards=["nobody"], id=5)
+    assert [reply["message"][:20] for reply in talk.wait(2, type="error")] == [
+        "cmd 'dance' is not o",
+        "there is no board 'n",
+    ]
+    talk.stop()
+    assert {path.suffix for path in frames.iterdir()} == {".ring"}
+
+
+def test_a_person_plays_with_names_keys_confirmation_and_a_default_when_time_is_up(arena, session):
+    person = {"worker": "human", "config": {"confirm": True, "keys": {"q": 0}, "timeout_s": 60}}
+    operators = {"me": person, "own": {"worker": "noop"}}
+    lineups = {"game": {"player_1": "me", "player_2": "own"}}
+    talk = session(arena.shard("tictactoe_v3", operators, lineups, environment={"family": "aec"}))
+    talk.wait(status="ready")
+    talk.tell(cmd="reset")
+    talk.wait(status="reset")
+    talk.tell(cmd="step")
+    (waiting,) = talk.wait(status="waiting_for_human")
+    assert waiting["waiting"] == ["player_1"]
+    assert len(waiting["turns"]["player_1"]["legal_moves"]) == 9
+    talk.tell(cmd="human_input", move="q")
+    assert talk.wait(type="confirm")[0]["action"] == 0
+    talk.tell(cmd="cancel_input")
+    talk.wait(type="input_cancelled")
+    talk.tell(cmd="human_input", move="column 2 row 2")
+    assert talk.wait(type="confirm")[0]["action"] == 4
+    talk.tell(cmd="human_input", player_id="player_1", move=4)
+    talk.wait(type="accepted", action=4)
+    (moved,) = talk.wait(status="step")
+    assert moved["moved"]["player_1"]["action"] == 4
+    talk.tell(cmd="human_input", move=3)
+    assert "not the turn" in talk.wait(type="error")[0]["message"]
+    talk.tell(cmd="step", agent="player_2")
+    (moved,) = talk.wait(status="step")
+    assert set(moved["moved"]) == {"player_2"}
+    talk.tell(cmd="step")
+    talk.wait(status="waiting_for_human")
+    talk.tell(cmd="human_input", move=4)
+    assert "not legal now" in talk.wait(type="error")[0]["message"]
+    talk.stop()
+
+
+def test_a_person_who_does_not_move_has_the_declared_default_played(arena, session):
+    person = {"worker": "human", "config": {"timeout_s": 0.2, "default": "noop"}}
+    talk = session(arena.shard("MiniGrid-Empty-5x5-v0", {"me": person}))
+    talk.tell(cmd="reset", seed=1)
+    talk.tell(cmd="step")
+    assert talk.wait(status="failure")[0]["kind"] == "hung"
+    (moved,) = talk.wait(status="step")
+    assert moved["moved"]["agent"]["label"] == "done"
+    talk.stop()
