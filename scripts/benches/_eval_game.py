@@ -28,12 +28,12 @@ class _Game:
     def _begin(self, seed: int | None) -> None:
         self.agents = list(AGENTS)
         self._generator = np.random.default_rng(seed)
-        self._state = self._generator.standard_normal(4).astype(np.float32)
+        self.state = self._generator.standard_normal(4).astype(np.float32)
         self._step = 0
 
     def _advance(self, moves: int) -> None:
         until = time.perf_counter() + _MOVE_S  # a busy wait: it stands for an environment that computes
-        self._state = self._state + np.float32(0.01) * (moves - 1)
+        self.state = self.state + np.float32(0.01) * (moves - 1)
         self._step += 1
         while time.perf_counter() < until:
             pass
@@ -50,7 +50,7 @@ class TurnGame(_Game):
         self.agent_selection = AGENTS[0]
 
     def last(self) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self._state, 0.0, self._step >= LENGTH, False, {}
+        return self.state, 0.0, self._step >= LENGTH, False, {}
 
     def step(self, action: int | None) -> None:
         if action is None:
@@ -66,7 +66,7 @@ class ParallelGame(_Game):
 
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
         self._begin(seed)
-        return dict.fromkeys(AGENTS, self._state), {agent: {} for agent in AGENTS}
+        return dict.fromkeys(AGENTS, self.state), {agent: {} for agent in AGENTS}
 
     def step(self, actions: Mapping[str, int]) -> tuple[dict[str, Any], ...]:
         self._advance(sum(actions.values()))
@@ -74,7 +74,7 @@ class ParallelGame(_Game):
         if over:
             self.agents = []
         ended, not_cut = dict.fromkeys(AGENTS, over), dict.fromkeys(AGENTS, False)
-        seen = dict.fromkeys(AGENTS, self._state)
+        seen = dict.fromkeys(AGENTS, self.state)
         return seen, dict.fromkeys(AGENTS, 0.0), ended, not_cut, {agent: {} for agent in AGENTS}
 
 

@@ -35,7 +35,7 @@ def two(kind: str, steps: int) -> float:
     space, actions = game.observation_space(""), game.action_space("")
     policies = {name: OurPolicy.untrained("", space, actions, "mlp", 1) for name in _eval_game.AGENTS}
     game.reset(seed=0)
-    seen: Any = game._state
+    seen: Any = game.state
     began = 0.0
     for step in range(steps + _WARM_UP):
         if step == _WARM_UP:
@@ -48,7 +48,7 @@ def two(kind: str, steps: int) -> float:
             seen, over = found["first"], ended["first"]
         if over:
             game.reset(seed=step)
-            seen = game._state
+            seen = game.state
     return steps / (time.perf_counter() - began)
 
 
