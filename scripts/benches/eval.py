@@ -7,7 +7,8 @@ over those of a plain Gymnasium loop with the same model in one process. `lockst
 `lockstep_simultaneous_ratio`: moves per second of a game of two whose environment takes 30 us, in one lane, with two
 networks in two processes, over both networks and the game in one process. `image_us`: median round trip of an 84x84x4
 observation of bytes to a policy and of its action back. `shard_scaling`: steps per second of two shards of that
-CartPole, each pinned to a CPU of its own, over those of one shard on one CPU.
+CartPole, each pinned to a CPU of its own, over those of one shard on one CPU. `report_s` and `resume_s` are described
+in `_eval_report.py` and `_eval_resume.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from _eval_report import measure_report
+from _eval_resume import measure_resume
 
 from mosaic_services.environments import build, recipe_for
 from mosaic_services.home import StackHome
@@ -38,7 +42,7 @@ TRAINING = {
     "extras": {"algo_params": {"learning_rate": 0.001, "num_steps": 256, "num_minibatches": 8, "update_epochs": 10}},
 }
 DEADLINE_S = 900
-LANES = 64
+LANES = 128
 
 
 class Bench:
@@ -183,7 +187,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure_arena(Bench(Path(folder)), arguments.repeat, arguments.scale)
-    print(json.dumps({"bench": "eval", **found}))
+    report, resume = measure_report(int(100_000 * arguments.scale)), measure_resume(int(200_000 * arguments.scale))
+    print(json.dumps({"bench": "eval", **found, **report, **resume}))
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ class Board(threading.Thread):
                     decision = seat.wait()
                 elif isinstance(seat, OwnSeat):
                     decision = seat.decide(0, turn)
-                lane.decide(seat.agent, decision)
+                lane.decide(seat.agent, decision.action)
                 self._keep(seat, decision)
                 return None
             except PolicyError as error:
@@ -185,7 +185,7 @@ class Board(threading.Thread):
             return "forfeit" if then == "forfeit" else "failed"
         moves = seat.moves
         action = moves.noop(turn.mask) if then == "noop" else moves.random(turn.mask, lane.generator)
-        lane.decide(seat.agent, Decision(action))
+        lane.decide(seat.agent, action)
         self._keep(seat, Decision(action))
         return None
 

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from arena_worker.games import Game, Turn
-from arena_worker.seats import Decision, Seat
+from arena_worker.seats import Seat
 from arena_worker.seeds import Seeds
 from arena_worker.videos import Video
 
 __all__ = ["Lane"]
+
+_TRAIL = 1 << 16
+"""Bytes of actions that are kept before they are hashed: many small updates of a hash are slow."""
 
 
 class Lane:
@@ -43,8 +46,10 @@ class Lane:
         self.turns: dict[str, Turn] = {}
         self.steps: list[dict[str, Any]] | None = [] if keeps_steps else None
         self.video = video
-        self._seats = seats
+        self._legal = {agent: seat.moves.legal for agent, seat in seats.items()}
+        self._hashed = {agent: (agent.encode() + b"\0", seat.moves.hashed) for agent, seat in seats.items()}
         self._hash = hashlib.sha256()
+        self._trail = bytearray()
         self._began = time.monotonic()
         self.losers: set[str] = set()
 
@@ -55,39 +60,42 @@ class Lane:
         if self.video is not None:
             self.video.add(self.game)
 
-    def decide(self, agent: str, decision: Decision) -> bool:
-        """Take the decision of an agent, if it is legal (else PolicyError); return whether all have decided."""
-        self.actions[agent] = self._seats[agent].moves.legal(decision.action, self.turns[agent].mask)
+    def decide(self, agent: str, action: Any) -> bool:
+        """Take the action of an agent, if it is legal (else PolicyError); return whether all have decided."""
+        self.actions[agent] = self._legal[agent](action, self.turns[agent].mask)
         return len(self.actions) == len(self.turns)
 
     def move(self) -> str | None:
         """Carry out the moves of all; return how the episode has ended, if it has."""
-        actions = self.actions
+        actions, trail = self.actions, self._trail
         for agent in self.turns:  # in the environment's order, whoever answered first
-            self._hash.update(agent.encode() + b"\0" + self._seats[agent].moves.hashed(actions[agent]))
+            name, hashed = self._hashed[agent]
+            trail += name
+            trail += hashed(actions[agent])
+        if len(trail) > _TRAIL:
+            self._hash.update(trail)
+            trail.clear()
         self.turns = self.game.move(actions)
         self._earn()
         if self.steps is not None:
-            self._keep(actions)
-        self.actions = {}
-        self.tried.clear()
-        self.length += 1
+            self.steps.append({"step": self.length, "actions": actions, "rewards": dict(self.game.rewards)})
         if self.video is not None:
             self.video.add(self.game)
+        if self.tried:
+            self.tried.clear()
+        self.actions = {}
+        self.length += 1
         return self.game.ended or (None if self.turns else "terminated")
 
     def _earn(self) -> None:
+        totals = self.totals
         for agent, reward in self.game.rewards.items():
-            self.totals[agent] = self.totals.get(agent, 0.0) + reward
-
-    def _keep(self, actions: dict[str, Any]) -> None:
-        if self.steps is not None:
-            rewards = self.game.rewards
-            self.steps.append({"step": self.length, "actions": actions, "rewards": dict(rewards)})
+            totals[agent] += reward
 
     def finish(self, ended: str) -> dict[str, Any]:
         """End the episode; return its record, but for lineup and numerics."""
         self.is_playing = False
+        self._hash.update(self._trail)
         if ended in {"max_steps", "forfeit", "failed"}:
             for agent, reward in self.game.late_rewards().items():
                 self.totals[agent] += reward

@@ -68,7 +68,7 @@ def probe(seat: PolicySeat, turns: Sequence[Turn], timeout_s: float) -> str:
     """
     count = _KNOWN if seat.is_able else _KNOWN_SLOW
     turns = [turns[row % len(turns)] for row in range(count)]
-    seat.batch, seat.rows = 1, None
+    seat.batch, seat.sizes = 1, ()
     alone = [_ask(seat, [turn], [row], timeout_s)[0] for row, turn in enumerate(turns)]
     again = [_ask(seat, [turn], [row], timeout_s)[0] for row, turn in enumerate(turns)]
     way = "single" if alone == again else "unrepeatable"
@@ -87,15 +87,29 @@ def probe(seat: PolicySeat, turns: Sequence[Turn], timeout_s: float) -> str:
 
 
 def _padded(seat: PolicySeat, turns: list[Turn], alone: list[bytes], timeout_s: float) -> tuple[str, list[bytes]]:
-    """Look for a size of batches at which neither the place of a row nor its neighbours matter."""
+    """Look for a size of batches at which neither the place of a row nor its neighbours matter.
+
+    Larger sizes that give the same bits are allowed, too.
+    """
     for size in _SIZES:
-        seat.batch = seat.rows = size
-        seat.begin_spare_lanes(timeout_s)
+        _fill(seat, (size,), timeout_s)
         first = [_ask(seat, [turn], [row], timeout_s)[0] for row, turn in enumerate(turns)]
-        if all(_same(seat, turns, first, count, timeout_s) for count in _TRIED if count <= size):
-            return f"filled-{size}", first
-    seat.batch, seat.rows = 1, None
+        if not all(_same(seat, turns, first, count, timeout_s) for count in _TRIED if count <= size):
+            continue
+        allowed = [size]
+        for larger in _SIZES[_SIZES.index(size) + 1 :]:
+            _fill(seat, (larger,), timeout_s)
+            if all(_same(seat, turns, first, count, timeout_s) for count in (1, *_TRIED) if count <= larger):
+                allowed.append(larger)
+        _fill(seat, tuple(allowed), timeout_s)
+        return f"filled-{size}", first
+    _fill(seat, (), timeout_s)
     return "single", alone
+
+
+def _fill(seat: PolicySeat, sizes: tuple[int, ...], timeout_s: float) -> None:
+    seat.batch, seat.sizes = max(sizes, default=1), sizes
+    seat.begin_spare_lanes(timeout_s)
 
 
 def _same(seat: PolicySeat, turns: list[Turn], expected: list[bytes], size: int, timeout_s: float) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from arena_worker.config import ArenaConfig, ReplayConfig
 from arena_worker.games import Game
 from arena_worker.lanes import Lane
-from arena_worker.seats import Decision, OwnSeat, Seat
+from arena_worker.seats import OwnSeat, Seat
 from arena_worker.seeds import Seeds
 from arena_worker.videos import Video
 from mosaic_worker.context import RunContext
@@ -49,7 +49,7 @@ def replay_actions(
         ended = None
         for step in actions.get(key, []):
             for agent, action in step["actions"].items():
-                lane.decide(agent, Decision(action))
+                lane.decide(agent, action)
             ended = lane.move()
         # An episode that was cut off, or forfeited, did not end by itself.
         yield record, lane.finish(ended or str(record["ended"])), lane

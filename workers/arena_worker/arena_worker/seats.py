@@ -78,8 +78,9 @@ class PolicySeat(Seat):
         self.lanes = 1
         """How many episodes it plays at once."""
         self.batch = 1
-        """How many of them may be decided together; `rows` is the number that a batch must have, if that matters."""
-        self.rows: int | None = None
+        """How many of them may be decided together."""
+        self.sizes: tuple[int, ...] = ()
+        """The numbers of rows that a batch may have, if that matters: it is then filled up to the next of them."""
         self.is_able = False
         """Whether it can be asked in batches."""
         self._begins = False
@@ -116,9 +117,14 @@ class PolicySeat(Seat):
             return encode(self._init(seed))
         return encode({"cmd": "begin_episode", "agent": self.agent, "seed": seed, "episode": episode, "lane": lane})
 
+    @property
+    def least(self) -> int:
+        """The smallest batch that wastes nothing."""
+        return self.sizes[0] if self.sizes else 1
+
     def begin_spare_lanes(self, timeout_s: float) -> None:
         """Begin an episode in each lane that only fills batches up; PolicyError if that fails."""
-        for lane in range(self._wanted, self._wanted + (self.rows or 0)):
+        for lane in range(self._wanted, self._wanted + max(self.sizes, default=0)):
             request = {"cmd": "begin_episode", "agent": self.agent, "seed": 0, "episode": 0, "lane": lane}
             self.process.ask(request, timeout_s)
 
@@ -126,12 +132,13 @@ class PolicySeat(Seat):
         """Return the request for a decision in each lane; a batch that lacks rows is filled up."""
         self._used = (self._used + 1) % OUTSTANDING
         place = self._used * self._region
-        if self.rows is None and self.batch == 1:
+        if self.batch == 1 and not self.sizes:
             head = f'"select_action","agent":{self._name},"lane":{lanes[0]},"observation":'
             tail, seen, masks = ',"action_mask":', turns[0].observation, turns[0].mask
         else:
-            lacking = (self.rows or 0) - len(lanes)
-            if lacking > 0:
+            count = len(lanes)
+            lacking = next((size for size in self.sizes if size >= count), count) - count
+            if lacking:
                 lanes = [*lanes, *range(self._wanted, self._wanted + lacking)]
                 turns = [*turns, *(turns[-1],) * lacking]
             head = f'"select_actions","agent":{self._name},"lanes":{list(lanes)},"observations":'
@@ -144,18 +151,23 @@ class PolicySeat(Seat):
         return line + (b',"probabilities":true}' if probabilities else b"}")
 
     @staticmethod
-    def decisions(reply: dict[str, Any], count: int) -> list[Decision]:
+    def actions(reply: dict[str, Any], count: int) -> list[Any]:
         """Return what was decided in each lane; PolicyError if nothing was."""
         kind = reply.get("type")
         if kind == "actions":
             actions = reply.get("actions")
             if isinstance(actions, list) and len(actions) >= count:
-                chances = reply.get("probabilities") or [None] * count
-                return [Decision(*pair) for pair in zip(actions[:count], chances[:count], strict=True)]
-        if kind in {"action", "action_selected"} and "action" in reply and reply.get("success") is not False:
-            return [Decision(reply["action"], reply.get("probabilities"))]
+                return actions
+        elif kind in {"action", "action_selected"} and "action" in reply and reply.get("success") is not False:
+            return [reply["action"]]
         said = reply.get("message") or reply.get("error")
         raise PolicyError("raised", str(said or f"{count} decisions were answered with {str(reply)[:120]}"))
+
+    def decisions(self, reply: dict[str, Any], count: int) -> list[Decision]:
+        """Return what was decided in each lane, with probabilities; PolicyError if nothing was."""
+        actions, found = self.actions(reply, count)[:count], reply.get("probabilities")
+        chances = [found] if reply.get("type") != "actions" else found or [None] * count
+        return [Decision(*pair) for pair in zip(actions, chances, strict=False)]
 
     def leave(self) -> None:
         """Give the shared memory back."""

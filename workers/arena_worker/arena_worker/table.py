@@ -14,7 +14,7 @@ from arena_worker.config import ArenaConfig
 from arena_worker.lanes import Lane
 from arena_worker.policies import Policies
 from arena_worker.process import Answer, PolicyError, PolicyProcess
-from arena_worker.seats import OUTSTANDING, Decision, OwnSeat, PolicySeat, Seat
+from arena_worker.seats import OUTSTANDING, OwnSeat, PolicySeat, Seat
 from arena_worker.seeds import Seeds
 from arena_worker.videos import Video
 
@@ -51,6 +51,7 @@ class Table:
         self._waiting: dict[str, deque[Lane]] = {seat.agent: deque() for seat in self._asked}
         self._under_way: dict[str, int] = dict.fromkeys(self._waiting, 0)
         self._ready: deque[Lane] = deque()
+        self._idle: list[Lane] = []
 
     def play(self, episodes: Iterable[int]) -> None:
         """Play all of these episodes."""
@@ -62,16 +63,14 @@ class Table:
             self._run(self._lanes[:1])
 
     def _run(self, lanes: list[Lane]) -> None:
-        for lane in lanes:
-            self._begin(lane)
-        while any(lane.is_playing for lane in lanes) or self._source:
+        self._idle = list(lanes)
+        while self._source or len(self._idle) < len(lanes):
             self._check()
-            for _ in range(len(self._ready)):
-                self._move(self._ready.popleft())
-            for lane in lanes:
-                if not lane.is_playing:
-                    self._begin(lane)
             try:
+                while self._idle and self._source:
+                    self._begin(self._idle.pop())
+                for _ in range(len(self._ready)):
+                    self._move(self._ready.popleft())
                 self._send(len(lanes))
                 if not self._ready:
                     self._receive()
@@ -81,8 +80,6 @@ class Table:
     # The course of an episode.
 
     def _begin(self, lane: Lane) -> None:
-        if not self._source:
-            return
         episode, record = self._source.popleft(), self._config.record
         video = Video() if episode in record.videos else None
         lane.start(episode, self._seeds, self._seats, keeps_steps=record.steps, video=video)
@@ -109,13 +106,13 @@ class Table:
         for agent, turn in lane.turns.items():
             seat = self._seats[agent]
             if isinstance(seat, OwnSeat):
-                self._decide(lane, agent, seat.decide(lane.index, turn))
+                self._decide(lane, agent, seat.decide(lane.index, turn).action)
             else:
                 self._waiting[agent].append(lane)
 
-    def _decide(self, lane: Lane, agent: str, decision: Decision) -> None:
+    def _decide(self, lane: Lane, agent: str, action: Any) -> None:
         try:
-            if lane.decide(agent, decision):
+            if lane.decide(agent, action):
                 self._ready.append(lane)
         except PolicyError as error:
             self._fail(lane, self._seats[agent], error)
@@ -133,6 +130,7 @@ class Table:
 
     def _finish(self, lane: Lane, ended: str) -> None:
         record = lane.finish(ended)
+        self._idle.append(lane)
         for queue in self._waiting.values():
             if lane in queue:  # a simultaneous move in which another agent forfeited
                 queue.remove(lane)
@@ -144,8 +142,8 @@ class Table:
         """Ask every policy that has enough to decide on."""
         for seat in self._asked:
             queue = self._waiting[seat.agent]
-            # Two batches, of half of the lanes each, keep both sides busy; one that must be filled up is not halved.
-            limit = seat.rows or min(seat.batch, max(1, (lanes + 1) // 2))
+            # Two batches, of half of the lanes each, keep both sides busy.
+            limit = min(seat.batch, max(seat.least, (lanes + 1) // 2))
             while queue and self._under_way[seat.agent] < OUTSTANDING:
                 if self._under_way[seat.agent] and len(queue) < limit:
                     break
@@ -155,8 +153,9 @@ class Table:
                     self._ask(seat, batch)
 
     def _ask(self, seat: PolicySeat, batch: list[Lane]) -> None:
-        purpose = (seat, [lane.index for lane in batch], [(lane, lane.generation) for lane in batch])
-        line = seat.request([lane.index for lane in batch], [lane.turns[seat.agent] for lane in batch])
+        agent, indices = seat.agent, [lane.index for lane in batch]
+        purpose = (seat, indices, [(lane, lane.generation) for lane in batch])
+        line = seat.request(indices, [lane.turns[agent] for lane in batch])
         try:
             seat.process.post(line, purpose, self._config.deadlines.action_s, f"select_action of {seat.agent}")
         except PolicyError as error:
@@ -192,12 +191,13 @@ class Table:
         if asked is not None:
             self._under_way[seat.agent] -= 1
         live = [(lane, row) for row, (lane, born) in enumerate(entries) if lane.is_playing and lane.generation == born]
+        if asked is None:
+            if reply.get("type") == "error":
+                for lane, _ in live:
+                    self._fail(lane, seat, PolicyError("raised", str(reply.get("message"))), at_start=True)
+            return
         try:
-            if asked is None:
-                if reply.get("type") == "error":
-                    raise PolicyError("raised", str(reply.get("message")))
-                return
-            decisions = seat.decisions(reply, len(entries))
+            actions = seat.actions(reply, len(entries))
         except PolicyError as error:
             if self._is_alone or len(entries) == 1:
                 for lane, _ in live:
@@ -205,17 +205,26 @@ class Table:
             else:
                 self._set_apart(lane for lane, _ in live)
             return
+        agent = seat.agent
         for lane, row in live:
-            self._decide(lane, seat.agent, decisions[row])
+            try:
+                is_complete = lane.decide(agent, actions[row])
+            except PolicyError as error:
+                self._fail(lane, seat, error)
+            else:
+                if is_complete:
+                    self._move(lane)
 
     # What goes wrong.
 
-    def _fail(self, lane: Lane, seat: Seat, error: PolicyError) -> None:
-        """Count the failure of an operator and do what the config says."""
+    def _fail(self, lane: Lane, seat: Seat, error: PolicyError, *, at_start: bool = False) -> None:
+        """Count the failure of an operator and do what the config says; without a beginning, nobody can play on."""
         agent, rules = seat.agent, self._config.failures
         tried = lane.tried.get(agent, 0)
         lane.tried[agent] = tried + 1
         then = "retry" if tried < rules.retry else rules.then
+        if at_start and then != "fail":
+            then = "forfeit"
         lane.failures.append(
             {
                 "agent": agent,
@@ -226,8 +235,6 @@ class Table:
                 "then": then,
             }
         )
-        if agent not in lane.turns:  # it failed before its turn, at the beginning of the episode
-            then = "forfeit" if then in {"retry", "random_legal", "noop"} else then
         if then == "retry":
             self._waiting[agent].append(lane)
         elif then in {"forfeit", "fail"}:
@@ -236,13 +243,14 @@ class Table:
         else:
             mask = lane.turns[agent].mask
             action = seat.moves.noop(mask) if then == "noop" else seat.moves.random(mask, lane.generator)
-            self._decide(lane, agent, Decision(action))
+            self._decide(lane, agent, action)
 
     def _set_apart(self, lanes: Iterable[Lane]) -> None:
         """Abandon episodes, to play each again alone."""
         for lane in lanes:
             if lane.is_playing:
                 lane.abandon()
+                self._idle.append(lane)
                 self._alone.append(lane.episode)
 
     def _mend(self, broken: "_BrokenError", lanes: list[Lane]) -> None:
@@ -262,7 +270,8 @@ class Table:
             guilty = broken.purpose[0] if broken.purpose is not None else seats[0]
             for seat in seats:
                 self._announce(lane, seat)
-                if seat is not guilty and seat.agent in lane.turns and seat.agent not in lane.actions:
+                is_asked = seat.agent in lane.turns and seat.agent not in lane.actions
+                if seat is not guilty and is_asked and lane not in self._waiting[seat.agent]:
                     self._waiting[seat.agent].append(lane)
             self._fail(lane, guilty, broken.error)
 
