@@ -14,6 +14,11 @@ A shared machine changes its speed by a third within a minute, so each script al
 are of steps per second times that time: of steps in the time of so much work. Waiting, for a core that the services
 are using too, still counts against the platform, since the steps are timed by the clock. `clock` has the same ratios
 without the correction.
+
+`xuance_ratio` is of the xuance worker, which imports XuanCe and reports from its callbacks. VDN trains on
+simple_spread_v3 with the settings of configs/runs/vdn-spread.yaml, by XuanCe alone (own environments, no callback)
+and as the worker does it (every episode, the losses and a checkpoint), in turns, in one process of the worker's
+virtualenv (_xuance_rounds.py). It is the ratio of the median rates of steps per second of CPU time.
 """
 
 from __future__ import annotations
@@ -28,7 +33,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -43,9 +50,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mosaic_services.environments import Environment
+    from mosaic_services.home import StackHome
 
 SHAPES = ROOT / "workers" / "cleanrl_worker" / "tests" / "shapes"
-STEPS = {"ppo": 25_000, "dqn": 12_000}
+STEPS = {"ppo": 25_000, "dqn": 12_000, "xuance": 20_000}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _RATES = re.compile(r"steps per second: ([0-9.]+), per ruler: ([0-9.]+)")
 Rates = tuple[float, float]
@@ -108,44 +116,87 @@ class Bench:
         raise SystemExit(f"run {run} did not end within 10 minutes")
 
 
+def of_cleanrl(stack: Stack, folder: Path, rounds: int, scale: float) -> dict[str, Any]:
+    """Measure scripts that know nothing of the platform."""
+    checkout = folder / "checkout"
+    shutil.copytree(SHAPES, checkout)
+    shutil.copy(checkout / "cleanrl" / "ppo.py", checkout / "cleanrl" / "pqn.py")
+    remember_upstream("cleanrl", stack.home, checkout)
+    bench = Bench(stack, environment_of("cleanrl", stack.home), folder, scale)
+    cases: list[tuple[str, Callable[[], Rates]]] = [
+        ("ppo_bare", lambda: bench.bare("ppo")),
+        ("ppo", lambda: bench.under("ppo")),
+        ("ppo_fastlane", lambda: bench.under("ppo", fastlane_video_mode="single", fastlane_interval_ms=33)),
+        ("dqn_bare", lambda: bench.bare("dqn")),
+        ("dqn", lambda: bench.under("dqn")),
+    ]
+    found: list[dict[str, Rates]] = []
+    for number in range(rounds):
+        turned = cases[number % len(cases) :] + cases[: number % len(cases)]
+        found.append({name: run() for name, run in turned})
+        say(f"round {number + 1}: " + ", ".join(f"{name} {found[-1][name][0]:,.0f}/s" for name, _ in cases))
+
+    def ratio(name: str, by: int) -> float:
+        bare = f"{name.removesuffix('_fastlane')}_bare"
+        return round(statistics.median(each[name][by] / each[bare][by] for each in found), 3)
+
+    under = ("ppo", "dqn", "ppo_fastlane")
+    return {
+        **{f"{name}_ratio": ratio(name, 1) for name in under},
+        "clock": {f"{name}_ratio": ratio(name, 0) for name in under},
+        "rounds": found,
+    }
+
+
+def of_xuance(home: StackHome, rounds: int, scale: float) -> dict[str, Any]:
+    """Measure the worker that has XuanCe in its own process."""
+    environment = environment_of("xuance", home)
+    config = yaml.safe_load((ROOT / "configs" / "runs" / "vdn-spread.yaml").read_text())["config"]
+    script = Path(__file__).with_name("_xuance_rounds.py")
+    steps = int(STEPS["xuance"] * scale)
+    ended = subprocess.run(
+        [str(environment.python), str(script), json.dumps(config), str(steps), str(rounds)],
+        cwd=home.path,
+        env=environment.environ(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: list[dict[str, Rates]] = json.loads(ended.stdout.splitlines()[-1])
+
+    def ratio(by: int) -> float:
+        worker, alone = (statistics.median(each[way][by] for each in found) for way in ("worker", "alone"))
+        return round(worker / alone, 3)
+
+    return {"xuance_ratio": ratio(0), "clock": {"xuance_ratio": ratio(1)}, "rounds": found}
+
+
+def environment_of(worker: str, home: StackHome) -> Environment:
+    """Build a worker's environment if it is not there."""
+    return build(recipe_for(worker, home), "default", lambda step, _: say(f"environment: {step}"))
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--scale", type=float, default=1.0, help="of the steps of each training")
+    parser.add_argument("--only", choices=["cleanrl", "xuance"], help="measure one of the two workers")
     arguments = parser.parse_args()
     # Inherited by services and scripts, so that both kinds of runs have the same number of threads.
     os.environ.update(ONE_THREAD)
+    result: dict[str, Any] = {"clock": {}, "rounds": {}}
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as folder, Stack(Path(folder) / "home") as stack:
-        checkout = Path(folder) / "checkout"
-        shutil.copytree(SHAPES, checkout)
-        shutil.copy(checkout / "cleanrl" / "ppo.py", checkout / "cleanrl" / "pqn.py")
-        remember_upstream("cleanrl", stack.home, checkout)
-        environment = build(recipe_for("cleanrl", stack.home), "default", lambda step, _: say(f"environment: {step}"))
-        bench = Bench(stack, environment, Path(folder), arguments.scale)
-        cases: list[tuple[str, Callable[[], Rates]]] = [
-            ("ppo_bare", lambda: bench.bare("ppo")),
-            ("ppo", lambda: bench.under("ppo")),
-            ("ppo_fastlane", lambda: bench.under("ppo", fastlane_video_mode="single", fastlane_interval_ms=33)),
-            ("dqn_bare", lambda: bench.bare("dqn")),
-            ("dqn", lambda: bench.under("dqn")),
-        ]
-        rounds: list[dict[str, Rates]] = []
-        for number in range(arguments.rounds):
-            turned = cases[number % len(cases) :] + cases[: number % len(cases)]
-            rounds.append({name: run() for name, run in turned})
-            say(f"round {number + 1}: " + ", ".join(f"{name} {rounds[-1][name][0]:,.0f}/s" for name, _ in cases))
-
-    def ratio(name: str, by: int) -> float:
-        bare = f"{name.removesuffix('_fastlane')}_bare"
-        return round(statistics.median(each[name][by] / each[bare][by] for each in rounds), 3)
-
-    under = ("ppo", "dqn", "ppo_fastlane")
-    result: dict[str, object] = {
-        **{f"{name}_ratio": ratio(name, 1) for name in under},
-        "clock": {f"{name}_ratio": ratio(name, 0) for name in under},
-        "rounds": rounds,
-    }
+        ways: dict[str, Callable[[], dict[str, Any]]] = {
+            "cleanrl": lambda: of_cleanrl(stack, Path(folder), arguments.rounds, arguments.scale),
+            "xuance": lambda: of_xuance(stack.home, arguments.rounds, arguments.scale),
+        }
+        for worker, measure in ways.items():
+            if arguments.only in (None, worker):
+                found = measure()
+                result["clock"] |= found.pop("clock")
+                result["rounds"][worker] = found.pop("rounds")
+                result |= found
     print(json.dumps(result))
 
 

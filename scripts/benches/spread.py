@@ -1,32 +1,29 @@
-"""Whether XuanCe's agents learn on simple_spread_v3, and what the worker costs them.
+"""Whether XuanCe's agents learn simple_spread_v3: against their untrained policies and a random one.
 
 Method. The runs of configs/runs/vdn-spread.yaml and ippo-spread.yaml train with seeds 1, 2 and 3 in the worker's own
 environment. Each trained policy, the same policy before its training, and a random one play the same 100 episodes
 (seeds 10000 to 10099), greedily. `gain` is the mean difference of returns over episodes, paired by seed; its 95 %
 interval is a percentile bootstrap over episodes. A return is the mean over the three agents.
-
-`xuance_ratio`: steps per second of VDN under the worker against XuanCe's own loop with no callback, both in one
-process, in turns, median over the rounds; CPU time, so that other load on the machine counts little.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from mosaic_services.environments import build, recipe_for
+from mosaic_services.home import StackHome
+
 ROOT = Path(__file__).parents[2]
-WORKER = ROOT / "workers" / "xuance_worker"
 FIRST_SEED = 10_000
 EPISODES = 100
 REPEATS = 10_000
@@ -47,53 +44,6 @@ for seed in range(int(sys.argv[1]), int(sys.argv[1]) + int(sys.argv[2])):
 print(json.dumps(means))
 """
 
-RATIO = """
-import json, os, statistics, sys, tempfile, time
-from pathlib import Path
-from xuance.environment import make_envs
-from xuance.torch.agents import REGISTRY_Agents
-from mosaic_worker.context import RunContext
-from mosaic_worker.emitter import Emitter
-from mosaic_worker.frames.fastlane import FastLane
-from mosaic_worker.frames.settings import FastLaneSettings, RecordSettings
-from mosaic_worker.stop import Stop
-from xuance_worker import get_worker_metadata
-from xuance_worker.config import XuanCeWorkerConfig
-from xuance_worker.task import task_of
-from xuance_worker.training import Start, train, use_threads
-from xuance_worker.wrappers import register
-
-config = XuanCeWorkerConfig(run_id="bench", **{**json.loads(sys.argv[1]), "running_steps": int(sys.argv[2])})
-task, steps = task_of(config), int(sys.argv[2])
-use_threads()
-
-def bare(folder):
-    arguments = task.arguments(1, steps, "cpu", folder)
-    with register("mpe", FastLane(FastLaneSettings(), None, record=RecordSettings(), run_dir=folder)):
-        envs = make_envs(arguments)
-    agent = REGISTRY_Agents["VDN"](arguments, envs)
-    began = time.process_time()
-    agent.train(steps // envs.num_envs)
-    agent.save_model("final.pth", str(folder))
-    return time.process_time() - began
-
-def ours(folder):
-    journal = os.open(folder / "journal", os.O_CREAT | os.O_WRONLY)
-    context = RunContext(get_worker_metadata(), config, Emitter(journal), Stop(), folder)
-    began = time.process_time()
-    train(context, task, 1, Start(steps), {})
-    return time.process_time() - began
-
-ratios = []
-for number in range(int(sys.argv[3])):
-    times = {}
-    for way in (bare, ours) if number % 2 else (ours, bare):
-        with tempfile.TemporaryDirectory() as folder:
-            times[way] = way(Path(folder))
-    ratios.append(times[bare] / times[ours])
-print(json.dumps({"xuance_ratio": statistics.median(ratios), "ratios": ratios}))
-"""
-
 
 class Worker:
     """The worker in its own environment."""
@@ -101,25 +51,21 @@ class Worker:
     def __init__(self, folder: Path) -> None:
         """Build the environment if it is not there."""
         self._folder = folder
-        command = [sys.executable, "-m", "mosaic_services.environments", "xuance", "default", "--home", str(folder)]
-        built = subprocess.run(command, capture_output=True, text=True, check=True)
-        found = json.loads(built.stdout.splitlines()[-1])
-        settings = tomllib.loads((WORKER / "profiles.toml").read_text())["default"]["env"]
-        self._python = found["python"]
-        self._environ = {**os.environ, **settings, "PYTHONPATH": found["site"], "OMP_NUM_THREADS": "1"}
+        self._environment = build(recipe_for("xuance", StackHome.find(folder)), "default", lambda *_: None)
+        self._environ = self._environment.environ()
 
     def run(self, name: str, **config: Any) -> list[dict[str, Any]]:
         """Run a config to its end; return its events."""
         folder = self._folder / name
         folder.mkdir()
         (folder / "worker.json").write_text(json.dumps({"run_id": name, **config}))
-        command = [self._python, "-m", "xuance_worker.cli", "--config", "worker.json"]
+        command = self._environment.command("--config", "worker.json")
         done = subprocess.run(command, cwd=folder, env=self._environ, capture_output=True, text=True, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def code(self, code: str, *arguments: object) -> Any:
         """Run Python code; return the JSON that it prints last."""
-        command = [self._python, "-c", code, *map(str, arguments)]
+        command = [str(self._environment.python), "-c", code, *map(str, arguments)]
         done = subprocess.run(command, cwd=self._folder, env=self._environ, capture_output=True, text=True, check=True)
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -168,23 +114,14 @@ def learning(worker: Worker, name: str, seeds: list[int], random: np.ndarray[Any
 def main() -> None:
     """Measure and print JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3], help="training seeds; none: only the ratio")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="training seeds")
     parser.add_argument("--algorithms", nargs="*", default=["vdn", "ippo"], choices=["vdn", "ippo"])
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of the ratio; 0: only the learning")
-    parser.add_argument("--steps", type=int, default=8000, help="steps of one round")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as folder:
         worker = Worker(Path(folder))
-        found: dict[str, Any] = {}
-        if arguments.rounds:
-            config = yaml.safe_load((ROOT / "configs" / "runs" / "vdn-spread.yaml").read_text())["config"]
-            found |= worker.code(RATIO, json.dumps(config), arguments.steps, arguments.rounds)
-        if arguments.seeds:
-            random = np.array(worker.code(RANDOM, FIRST_SEED, EPISODES))
-            found["learning"] = [
-                row for name in arguments.algorithms for row in learning(worker, name, arguments.seeds, random)
-            ]
-    print(json.dumps(found, indent=2))
+        random = np.array(worker.code(RANDOM, FIRST_SEED, EPISODES))
+        rows = [row for name in arguments.algorithms for row in learning(worker, name, arguments.seeds, random)]
+    print(json.dumps(rows, indent=2))
 
 
 if __name__ == "__main__":
