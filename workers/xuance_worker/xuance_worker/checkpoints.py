@@ -45,6 +45,8 @@ class About:
     action_spaces: dict[str, Any]
     state_space: dict[str, Any] | None
     versions: dict[str, str]
+    exploration: dict[str, float]
+    """How much the agent explored: XuanCe's own fields, such as e_greedy."""
     obs_rms: dict[str, Any] | None = None
     """Mean, variance and count by which observations are normalised."""
     format: str = _FORMAT

@@ -71,7 +71,7 @@ def play_episode(env: Any, policy: Policy, seed: int, check: Any) -> tuple[float
     is_over, info = False, {}
     while not is_over:
         check()
-        seen, _, is_over, info = step_env(env, policy.select_actions(seen))
+        seen, _, is_over, info = step_env(env, policy.select_together(seen))
     score = info["episode_score"]
     if not policy.task.spaces.agents:
         return float(score), None, int(info["episode_step"])

@@ -49,7 +49,7 @@ class XuanCeInteractive(InteractiveWorker):
         """Take the given action (of all agents, by name) or the policy's own."""
         if self._env is None or not self._is_running:
             raise RequestError("no episode is running: send reset first")
-        taken = self._policy.select_actions(self._seen) if action is None else self._given(action)
+        taken = self._policy.select_together(self._seen) if action is None else self._given(action)
         self._seen, reward, terminated, truncated, _ = self._env.step(taken)
         over = all(terminated.values()) if isinstance(terminated, dict) else bool(terminated)
         self._is_running = not (over or truncated)
@@ -64,7 +64,7 @@ class XuanCeInteractive(InteractiveWorker):
         for mine, given in pairs:
             if _shape(mine) != _shape(given):
                 raise RequestError(f"the policy was made for {mine}, not for {given}")
-        self._policy.begin_episode(seed, agent=name or None)
+        self._policy.begin_alone(seed, name)
         self._joined.add(name)
 
     def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:
@@ -75,7 +75,7 @@ class XuanCeInteractive(InteractiveWorker):
         if action_mask is not None and not np.all(action_mask):
             raise RequestError("the policy was trained without action masks and cannot follow one")
         seen = value_from_json(self._policy.task.spaces.observations[name], observation)
-        return self._policy.select_action(seen, name) if name else self._policy.select_actions(seen)
+        return self._policy.select_alone([seen], name, [0])[0]
 
     def close(self) -> None:
         """Close the environment."""

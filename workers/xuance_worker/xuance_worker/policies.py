@@ -2,6 +2,7 @@
 
 import inspect
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ __all__ = ["Policy", "load_policy", "task_of_checkpoint", "untrained_policy"]
 
 _SMALLEST_BUFFER = 2
 """Transitions per environment: an agent that does not train still makes its buffer."""
-_SAMPLES_ALWAYS = ("ISAC", "MASAC", "SAC", "PG", "A2C")
+_SAMPLES_ALWAYS = ("ISAC", "MASAC", "SAC", "MFQ", "MFAC", "IC3Net", "TarMAC")
+"""Agents that draw when they act, also in XuanCe's own evaluation."""
 
 
 @dataclass
@@ -29,8 +31,11 @@ class _Episode:
     """What a policy remembers of an episode."""
 
     hidden: Any = None
+    """The recurrent state, with the batch in the second dimension."""
     mean: Any = None
     """Of mean-field algorithms: the mean action of the others in the last step."""
+    draws: torch.Tensor | None = None
+    """The state of torch's generator for sampled actions; None: they come from the process's own."""
 
 
 class Policy:
@@ -43,100 +48,148 @@ class Policy:
         self._agent = agent
         self._accepts = inspect.signature(agent.get_actions).parameters
         self._deterministic = deterministic
-        self._alone: dict[str, _Episode] = {}
+        if deterministic and task.agent.name == "NoisyDQN":
+            agent.noise_scale = 0.0  # as in XuanCe's own evaluation
         agent.policy.eval()
-        self._episode = self._begin()
+        self._together = self._begin(None)
+        self._alone: dict[tuple[str, int], _Episode] = {}
 
     @property
     def is_deterministic(self) -> bool:
         """Whether the same observation always gets the same action."""
         return self._deterministic and self.task.agent.name not in _SAMPLES_ALWAYS
 
-    def begin_episode(self, seed: int | None = None, agent: str | None = None) -> None:
-        """Forget the last episode, of all agents or of one; sampled actions come from the seed."""
-        if seed is not None:
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 - XuanCe draws from numpy's global generator
-        if agent is None:
-            self._episode = self._begin()
-        else:
-            self._alone[agent] = self._begin()
+    def begin_episode(self, seed: int | None = None) -> None:
+        """Forget the last episode of all agents together; sampled actions come from the seed."""
+        self._together = self._begin(seed)
 
-    def select_actions(self, observations: Any) -> Any:
+    def begin_alone(self, seed: int | None, agent: str, lane: int = 0) -> None:
+        """Forget the last episode that one agent played in a lane; its sampled actions come from the seed."""
+        self._alone[agent, lane] = self._begin(seed)
+
+    def select_together(self, observations: Any) -> Any:
         """Choose the actions of all agents, or of the only one, for one observation each."""
-        return self._act(observations, self._episode)
+        return self._act([observations], [self._together])[0]
 
-    def select_action(self, observation: Any, agent: str) -> Any:
-        """Choose the action of one agent, knowing only what it sees.
+    def select_alone(self, observations: Sequence[Any], agent: str, lanes: Sequence[int]) -> list[Any]:
+        """Choose the actions of one agent in several lanes, knowing only what it sees there.
 
-        `get_actions` wants the observations of all. The others' are zeros here: where agents do not talk, an action
-        depends on the agent's own observation alone.
+        The result equals, bit for bit, the agent's part of one call of `get_actions` with as many observations. That
+        wants the observations of all agents: the others' are zeros here. Where agents do not talk, a row of a matrix
+        product depends on its own values, its place and the shape of the batch, and on nothing else.
         """
+        spaces = self.task.spaces
         if self.task.agent.talks:
             raise RequestError(
                 f"{self.task.agent.name}: agents act on what others see or do, so none can be asked alone"
             )
-        if agent not in self.task.spaces.agents:
-            raise RequestError(f"agent {agent!r} is none of {', '.join(self.task.spaces.agents)}")
-        if agent not in self._alone:
-            self.begin_episode(agent=agent)
-        spaces = self.task.spaces.observations
-        nothing = {name: np.zeros(space.shape, space.dtype) for name, space in spaces.items()}
-        return self._act({**nothing, agent: observation}, self._alone[agent])[agent]
+        for lane in lanes:
+            if (agent, lane) not in self._alone:
+                self.begin_alone(None, agent, lane)
+        episodes = [self._alone[agent, lane] for lane in lanes]
+        if not spaces.agents:
+            return self._act(observations, episodes)
+        nothing = {name: np.zeros(space.shape, space.dtype) for name, space in spaces.observations.items()}
+        acts = self._act([{**nothing, agent: observation} for observation in observations], episodes)
+        return [act[agent] for act in acts]
 
-    def _begin(self) -> _Episode:
+    def _begin(self, seed: int | None) -> _Episode:
         agent = self._agent
-        if not agent.use_rnn:
-            return _Episode()
-        if hasattr(agent, "init_rnn_hidden"):
-            return _Episode(agent.init_rnn_hidden(1))
-        return _Episode(agent.policy.init_hidden(1))
+        draws = None if seed is None else torch.Generator().manual_seed(seed).get_state()
+        hidden = None
+        if hasattr(agent.policy, "init_hidden"):  # DRQN
+            hidden = agent.policy.init_hidden(1)
+        elif agent.use_rnn:
+            hidden = agent.init_rnn_hidden(1)
+            if getattr(agent, "on_policy", False):
+                hidden = hidden[0]  # The critic's is not needed to act.
+        return _Episode(hidden, draws=draws)
 
-    def _act(self, observations: Any, episode: _Episode) -> Any:
+    def _act(self, observations: Sequence[Any], episodes: Sequence[_Episode]) -> list[Any]:
         with torch.no_grad():
-            if self.task.spaces.agents:
-                return self._act_together(observations, episode)
-            return self._act_single(observations, episode)
+            if self.is_deterministic:
+                return self._forward(observations, episodes)
+            # Each episode draws from its own stream, so that its actions do not depend on who else is asked.
+            acts = []
+            for observation, episode in zip(observations, episodes, strict=True):
+                if episode.draws is not None:
+                    torch.set_rng_state(episode.draws)
+                acts += self._forward([observation], [episode])
+                if episode.draws is not None:
+                    episode.draws = torch.get_rng_state()
+            return acts
 
-    def _act_together(self, observations: dict[str, Any], episode: _Episode) -> dict[str, Any]:
-        agent, given = self._agent, {"obs_dict": [observations], "test_mode": True}
+    def _forward(self, observations: Sequence[Any], episodes: Sequence[_Episode]) -> list[Any]:
+        hidden = _joined([episode.hidden for episode in episodes])
+        act = self._forward_multi if self.task.spaces.agents else self._forward_single
+        acts, hidden = act(observations, episodes, hidden)
+        for index, episode in enumerate(episodes):
+            episode.hidden = _part(hidden, index, len(episodes))
+        return acts
+
+    def _forward_multi(
+        self, observations: Sequence[Any], episodes: Sequence[_Episode], hidden: Any
+    ) -> tuple[list[Any], Any]:
+        agent, count = self._agent, len(observations)
+        given: dict[str, Any] = {"obs_dict": list(observations), "test_mode": True}
         if getattr(agent, "on_policy", False):
-            given["deterministic"] = self._deterministic
-            if episode.hidden is not None:
-                given["rnn_hidden_actor"], given["rnn_hidden_critic"] = episode.hidden
-        elif episode.hidden is not None:
-            given["rnn_hidden"] = episode.hidden
+            given |= {"deterministic": self._deterministic, "rnn_hidden_actor": hidden}
+        else:
+            given["rnn_hidden"] = hidden
         if agent.use_actions_mask:
             masks = {name: np.ones(space.n, np.bool_) for name, space in self.task.spaces.actions.items()}
-            given["avail_actions_dict"] = [masks]
+            given["avail_actions_dict"] = [masks] * count
         everyone = dict.fromkeys(agent.agent_keys, True)
         if "info" in self._accepts:  # Communication goes to agents that are still there.
-            given["info"] = [{"agent_mask": everyone}]
+            given["info"] = [{"agent_mask": everyone}] * count
         if "agent_mask" in self._accepts:
-            given["agent_mask"] = [everyone]
-            given["act_mean_dict"] = episode.mean or self._no_mean()
+            given["agent_mask"] = [everyone] * count
+            given["act_mean_dict"] = [episode.mean or self._no_mean() for episode in episodes]
         out = agent.get_actions(**{name: value for name, value in given.items() if self._takes(name)})
-        if episode.hidden is not None:
-            is_pair = "rnn_hidden_actor" in out
-            episode.hidden = (out["rnn_hidden_actor"], out["rnn_hidden_critic"]) if is_pair else out["hidden_state"]
-        episode.mean = out.get("actions_mean")
-        return {name: np.array(action) for name, action in out["actions"][0].items()}
+        for episode, mean in zip(episodes, out.get("actions_mean") or [None] * count, strict=True):
+            episode.mean = mean
+        acts = [{name: np.array(action) for name, action in acts.items()} for acts in out["actions"]]
+        return acts, out.get("rnn_hidden_actor", out.get("hidden_state"))
 
-    def _no_mean(self) -> list[dict[str, Any]]:
-        return [{name: np.zeros(space.n) for name, space in self.task.spaces.actions.items()}]
+    def _no_mean(self) -> dict[str, Any]:
+        return {name: np.zeros(space.n) for name, space in self.task.spaces.actions.items()}
 
     def _takes(self, name: str) -> bool:
         return name in self._accepts or any(each.kind is each.VAR_KEYWORD for each in self._accepts.values())
 
-    def _act_single(self, observation: Any, episode: _Episode) -> Any:
+    def _forward_single(
+        self, observations: Sequence[Any], _episodes: Sequence[_Episode], hidden: Any
+    ) -> tuple[list[Any], Any]:
         agent = self._agent
-        batch = agent._process_observation(np.asarray(observation)[None])  # noqa: SLF001 - as its own test loop does
-        given: dict[str, Any] = {"test_mode": True, "deterministic": self._deterministic, "rnn_hidden": episode.hidden}
+        batch = agent._process_observation(np.stack(observations))  # noqa: SLF001 - as its own test loop does
+        given: dict[str, Any] = {"test_mode": True, "deterministic": self._deterministic, "rnn_hidden": hidden}
         out = agent.get_actions(batch, **{name: value for name, value in given.items() if name in self._accepts})
         if not isinstance(out, dict):  # NoisyDQN returns the actions alone.
             out = {"actions": out}
-        episode.hidden = out.get("rnn_hidden_next", episode.hidden)
-        return np.asarray(out["actions"])[0]
+        return list(np.asarray(out["actions"])), out.get("rnn_hidden_next", hidden)
+
+
+def _joined(states: list[Any]) -> Any:
+    """Make one recurrent state of those of several episodes: tensors in tuples, in dicts by network, or None."""
+    first = states[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(states, dim=1)
+    if isinstance(first, dict):
+        return {key: _joined([state[key] for state in states]) for key in first}
+    if isinstance(first, tuple | list):
+        return tuple(_joined(list(parts)) for parts in zip(*states, strict=True))
+    return None
+
+
+def _part(state: Any, index: int, count: int) -> Any:
+    """Take one episode's part of a recurrent state of several."""
+    if isinstance(state, torch.Tensor):
+        return state.chunk(count, dim=1)[index]
+    if isinstance(state, dict):
+        return {key: _part(each, index, count) for key, each in state.items()}
+    if isinstance(state, tuple | list):
+        return tuple(_part(each, index, count) for each in state)
+    return None
 
 
 def untrained_policy(task: Task, seed: int, *, deterministic: bool = True) -> Policy:

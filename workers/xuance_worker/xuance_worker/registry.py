@@ -25,6 +25,8 @@ class Agent:
     """An agent's action depends on what the other agents see or do, so that it cannot be asked alone."""
     equal_only: bool = False
     """All agents have to see and do alike."""
+    silent: Literal["", "episodes", "updates"] = ""
+    """What its loop logs without calling back."""
     fails: str = ""
     """Why it does not run."""
     listed_as: str = ""
@@ -44,12 +46,12 @@ AGENTS: dict[str, Agent] = {
         Agent("IAC", "independent actor-critic", "both"),
         Agent("IPPO", "independent actor-critic", "both"),
         Agent("IDDPG", "independent actor-critic", "continuous"),
-        Agent("ISAC", "independent actor-critic", "both"),
+        Agent("ISAC", "independent actor-critic", "continuous"),
         Agent("ITD3", "independent actor-critic", "continuous"),
         # Actors that act alone, critics that see everything.
         Agent("MAPPO", "central critic", "both"),
         Agent("MADDPG", "central critic", "continuous"),
-        Agent("MASAC", "central critic", "both"),
+        Agent("MASAC", "central critic", "continuous"),
         Agent("MATD3", "central critic", "continuous"),
         Agent("COMA", "central critic", "discrete", is_team=True, equal_only=True),
         # One value for the team.
@@ -65,9 +67,9 @@ AGENTS: dict[str, Agent] = {
         # Agents that see each other's actions or messages.
         Agent("MFQ", "mean field", "discrete", talks=True),
         Agent("MFAC", "mean field", "discrete", talks=True),
-        Agent("CommNet", "communication", "discrete", talks=True, equal_only=True),
-        Agent("IC3Net", "communication", "discrete", talks=True, equal_only=True),
-        Agent("TarMAC", "communication", "discrete", talks=True, equal_only=True),
+        Agent("CommNet", "communication", "discrete", talks=True, equal_only=True, silent="episodes"),
+        Agent("IC3Net", "communication", "discrete", talks=True, equal_only=True, silent="episodes"),
+        Agent("TarMAC", "communication", "discrete", talks=True, equal_only=True, silent="episodes"),
         Agent("RANDOM", "baseline", "both", fails="it does not train; use the baseline worker"),
         # A single agent.
         Agent("PG", "policy gradient", "both", is_multi=False),
@@ -86,7 +88,7 @@ AGENTS: dict[str, Agent] = {
         Agent("PerDQN", "Q-learning", "discrete", is_multi=False),
         Agent("C51DQN", "Q-learning", "discrete", is_multi=False),
         Agent("QRDQN", "Q-learning", "discrete", is_multi=False),
-        Agent("DRQN", "Q-learning", "discrete", is_multi=False),
+        Agent("DRQN", "Q-learning", "discrete", is_multi=False, silent="updates"),
         Agent("PDQN", "Q-learning", "both", is_multi=False, fails=_LEGACY_GYM),
         Agent("MPDQN", "Q-learning", "both", is_multi=False, fails=_LEGACY_GYM),
         Agent("SPDQN", "Q-learning", "both", is_multi=False, fails=_LEGACY_GYM),

@@ -1,5 +1,6 @@
 """Training: XuanCe's own loop, with callbacks that report, save and stop."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,12 +14,13 @@ from xuance.environment import make_envs
 from xuance.torch.agents import REGISTRY_Agents
 
 from mosaic_worker.context import RunContext
-from mosaic_worker.errors import RunCancelled
+from mosaic_worker.errors import RunCancelled, WorkerError
 from mosaic_worker.frames.fastlane import FastLane
 from mosaic_worker.spaces import space_to_json
 from xuance_worker.checkpoints import About, keep_newest, load_weights, save
 from xuance_worker.config import XuanCeWorkerConfig
 from xuance_worker.policies import restore_normalisation
+from xuance_worker.registry import Agent
 from xuance_worker.task import Task
 from xuance_worker.wrappers import register
 
@@ -27,8 +29,12 @@ __all__ = ["Start", "make_lane", "train", "use_threads"]
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 _SCALARS_S = 0.25
-"""Scalars are reported this often at most; some algorithms update in every step."""
-NO_REPLAY = "the replay memory is not restored: the run collects experience anew before it learns on"
+"""Minimum seconds between two reports of scalars: some algorithms update in every step."""
+_EPISODE_KEY = "Train-Results/Episode-Rewards"
+"""Under this name XuanCe logs the end of an episode, as {"env-3": return}."""
+_EXPLORATION = ("e_greedy", "egreedy", "noise_scale", "PER_beta")
+"""Where XuanCe's agents keep what changes while they explore."""
+NO_REPLAY = "the replay memory is not restored: the run first collects experience anew, for start_training steps"
 
 Context = RunContext[XuanCeWorkerConfig]
 
@@ -81,6 +87,10 @@ class Reporter(MultiAgentBaseCallback):  # type: ignore[misc]
         if now - self._told >= _SCALARS_S:
             self._told = now
             self._tell(int(current_step), what.get("update_info") or {}, now)
+        self.on_train_step_end(current_step)  # XuanCe's loops for recurrent policies call that one at the end only.
+
+    def on_test_step(self, *_: Any, **__: Any) -> None:
+        """Stop if that was asked; in spite of its name, recurrent policies call this one while they train."""
         self._context.stop.check()
 
     def on_train_step_end(self, current_step: int, **_: Any) -> None:
@@ -97,6 +107,9 @@ class Reporter(MultiAgentBaseCallback):  # type: ignore[misc]
             number = _number(value)
             if number is None:
                 continue
+            if "loss" in name.lower() and not math.isfinite(number):
+                kind = "NaN" if math.isnan(number) else "infinite"
+                raise WorkerError(f"loss is {kind} at step {step} ({name}): try a smaller learning_rate")
             agent, slash, rest = name.partition("/")
             if slash and agent in getattr(self.learner, "agent_keys", ()):
                 apart.setdefault(agent, {})[rest] = number
@@ -155,7 +168,7 @@ def train(context: Context, task: Task, seed: int, start: Start, versions: Mappi
 
     reporter = Reporter(context, start, save_now)
     try:
-        agent = REGISTRY_Agents[task.agent.name](arguments, envs, callback=reporter)
+        agent = _agent_class(task.agent)(arguments, envs, callback=reporter)
         reporter.learner = agent.learner
         _restore(context, agent, start)
         steps = max(0, start.target - start.step) // envs.num_envs
@@ -173,6 +186,26 @@ def train(context: Context, task: Task, seed: int, start: Start, versions: Mappi
     return {"steps": int(agent.current_step), "episodes": reporter.episodes, "updates": reporter.updates}
 
 
+def _agent_class(agent: Agent) -> Any:
+    """Return XuanCe's class; where its loop does not call back, a subclass that calls back when the loop logs."""
+    upstream = REGISTRY_Agents[agent.name]
+    if not agent.silent:
+        return upstream
+
+    class Calling(upstream):  # type: ignore[misc, valid-type]
+        def log_infos(self, info: dict[str, Any], x_index: int) -> None:
+            super().log_infos(info, x_index)
+            if agent.silent == "updates" and not any("Episode" in name for name in info):
+                self.callback.on_train_epochs_end(x_index, update_info=info)
+            elif agent.silent == "episodes":
+                for place in info.get(_EPISODE_KEY, ()):
+                    number = int(place.removeprefix("env-"))
+                    infos = self.train_envs.buf_info
+                    self.callback.on_train_episode_info(infos=infos, env_id=number, current_step=x_index)
+
+    return Calling
+
+
 def _restore(context: Context, agent: Any, start: Start) -> None:
     """Continue from a checkpoint: weights, optimizer, step counter and exploration."""
     if start.path is None or start.about is None:
@@ -181,12 +214,12 @@ def _restore(context: Context, agent: Any, start: Start) -> None:
     restore_normalisation(agent, start.about)
     agent.current_step = start.step
     agent.learner.iterations = start.about.iterations
+    for name, value in start.about.exploration.items():
+        setattr(agent, name, value)
     np.random.seed((start.about.seed + start.step) % 2**32)  # noqa: NPY002 - XuanCe draws from it
-    if hasattr(agent, "_update_explore_factor"):
-        for _ in range(2):  # The first call may fall below the end of the schedule, the second one mends that.
-            agent._update_explore_factor()  # noqa: SLF001 - its own loop calls it after every step
     context.emitter.checkpoint_loaded(str(start.path), step=start.step)
-    if not getattr(agent, "on_policy", True) or hasattr(agent, "e_greedy"):
+    if "start_training" in start.about.settings:
+        agent.start_training = start.step + start.about.settings["start_training"]
         context.emitter.log("warning", NO_REPLAY, step=start.step)
 
 
@@ -197,6 +230,7 @@ def _about(
     normalises = getattr(agent, "use_obsnorm", False)
     statistics = {name: getattr(agent.obs_rms, name) for name in ("count", "mean", "var")} if normalises else None
     settings = {**task.settings, "env_name": spaces.wrapper}
+    exploration = {name: value for name in _EXPLORATION if (value := getattr(agent, name, None)) is not None}
     return About(
         agent=task.agent.name,
         env=spaces.env,
@@ -212,6 +246,7 @@ def _about(
         action_spaces={name: space_to_json(space) for name, space in spaces.actions.items()},
         state_space=None if spaces.state is None else space_to_json(spaces.state),
         versions=dict(versions),
+        exploration=exploration,
         obs_rms=statistics,
     )
 
