@@ -94,7 +94,13 @@ def environment(tmp_path_factory):
     return json.loads(built.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="session")
+def xuance_in(environment):
+    """The worker in a folder of the caller's choice."""
+    return lambda folder: XuanCe(environment, folder)
+
+
 @pytest.fixture
-def xuance(environment, tmp_path):
+def xuance(xuance_in, tmp_path):
     """The worker in the test's folder."""
-    return XuanCe(environment, tmp_path)
+    return xuance_in(tmp_path)

@@ -7,6 +7,8 @@ __all__ = ["get_worker_metadata"]
 __version__ = "0.1.0"
 
 _RESUME = {"mode": "resume_training", "checkpoint_path": "{checkpoint}", "running_steps": "{steps}"}
+_PLAY = {"mode": "interactive", "policy_path": "{checkpoint}"}
+_INTERACTIVE = ("reset", "step", "init_agent", "begin_episode", "select_action", "select_actions")
 
 
 def get_worker_metadata() -> WorkerMetadata:
@@ -31,7 +33,8 @@ def get_worker_metadata() -> WorkerMetadata:
             supports_checkpointing=True,
             supports_resume=True,
             resume_config=_RESUME,
-            interactive_commands=("reset", "step", "init_agent", "select_action"),
+            policy_config=_PLAY,
+            interactive_commands=_INTERACTIVE,
             requires_gpu=False,
             estimated_memory_mb=1024,
         ),

@@ -6,7 +6,7 @@ import numpy as np
 
 from mosaic_worker.errors import RequestError
 from mosaic_worker.interactive import InteractiveWorker, StepResult
-from mosaic_worker.spaces import space_from_json, value_from_json
+from mosaic_worker.spaces import space_from_json, value_from_json, values_from_json
 from xuance_worker.checkpoints import find_checkpoint
 from xuance_worker.evaluation import make_env
 from xuance_worker.policies import load_policy, untrained_policy
@@ -34,7 +34,7 @@ class XuanCeInteractive(InteractiveWorker):
         self._env: Any = None
         self._seen: Any = None
         self._is_running = False
-        self._joined: set[str] = set()
+        self._joined: set[str | None] = set()
 
     def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; the same seed gives the same episode."""
@@ -64,26 +64,33 @@ class XuanCeInteractive(InteractiveWorker):
         for mine, given in pairs:
             if _shape(mine) != _shape(given):
                 raise RequestError(f"the policy was made for {mine}, not for {given}")
-        self._policy.begin_alone(seed, name)
-        self._joined.add(name)
+        self._policy.begin_alone(self._seed if seed is None else seed, agent or "")
+        self._joined.add(agent)
 
-    def select_action(self, observation: Any, agent: str | None, action_mask: Any) -> Any:
-        """Choose the action of one agent, which depends on its own observation alone."""
-        name = self._name(agent)
-        if name not in self._joined:
-            raise RequestError(f"agent {agent!r} has not joined: send init_agent first")
-        if action_mask is not None and not np.all(action_mask):
+    def begin_episode(self, agent: str | None, seed: int, episode: int, lane: int) -> None:
+        """Clear the recurrent state of an agent in a lane, and seed its sampled actions."""
+        self._require_joined(agent)
+        self._policy.begin_alone(seed, agent or "", lane)
+
+    def select_actions(self, agent: str | None, observations: Any, lanes: list[int], action_masks: Any) -> Any:
+        """Choose one agent's action in each lane: what XuanCe chooses for as many observations in one call."""
+        self._require_joined(agent)
+        if action_masks is not None and not np.all(action_masks):
             raise RequestError("the policy was trained without action masks and cannot follow one")
-        seen = value_from_json(self._policy.task.spaces.observations[name], observation)
-        return self._policy.select_alone([seen], name, [0])[0]
+        seen = values_from_json(self._policy.task.spaces.observations[self._name(agent)], observations)
+        return self._policy.select_alone(list(seen), agent or "", lanes)
 
     def close(self) -> None:
         """Close the environment."""
         if self._env is not None:
             self._env.close()
 
+    def _require_joined(self, agent: str | None) -> None:
+        if agent not in self._joined:
+            raise RequestError(f"agent {agent!r} has not joined: send init_agent first")
+
     def _name(self, agent: str | None) -> str:
-        """The agent that is meant. A single-agent policy has only one, whatever it is called elsewhere."""
+        """The agent whose spaces are meant. A single-agent policy has only one, whatever it is called elsewhere."""
         agents = self._policy.task.spaces.agents
         if not agents:
             return ""

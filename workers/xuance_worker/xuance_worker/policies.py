@@ -64,7 +64,11 @@ class Policy:
         self._together = self._begin(seed)
 
     def begin_alone(self, seed: int | None, agent: str, lane: int = 0) -> None:
-        """Forget the last episode that one agent played in a lane; its sampled actions come from the seed."""
+        """Begin an episode of one agent in a lane, of which it sees only its own part; samples come from the seed."""
+        if self.task.agent.talks:
+            raise RequestError(
+                f"{self.task.agent.name}: agents act on what others see or do, so none can be asked alone"
+            )
         self._alone[agent, lane] = self._begin(seed)
 
     def select_together(self, observations: Any) -> Any:
@@ -79,10 +83,6 @@ class Policy:
         product depends on its own values, its place and the shape of the batch, and on nothing else.
         """
         spaces = self.task.spaces
-        if self.task.agent.talks:
-            raise RequestError(
-                f"{self.task.agent.name}: agents act on what others see or do, so none can be asked alone"
-            )
         for lane in lanes:
             if (agent, lane) not in self._alone:
                 self.begin_alone(None, agent, lane)
@@ -122,9 +122,10 @@ class Policy:
     def _forward(self, observations: Sequence[Any], episodes: Sequence[_Episode]) -> list[Any]:
         hidden = _joined([episode.hidden for episode in episodes])
         act = self._forward_multi if self.task.spaces.agents else self._forward_single
-        acts, hidden = act(observations, episodes, hidden)
-        for index, episode in enumerate(episodes):
-            episode.hidden = _part(hidden, index, len(episodes))
+        acts, changed = act(observations, episodes, hidden)
+        if hidden is not None:  # A policy without memory may return an empty one.
+            for index, episode in enumerate(episodes):
+                episode.hidden = _part(changed, index, len(episodes))
         return acts
 
     def _forward_multi(
@@ -200,8 +201,12 @@ def untrained_policy(task: Task, seed: int, *, deterministic: bool = True) -> Po
 def load_policy(path: Path, field: str, *, deterministic: bool = True) -> tuple[Policy, About]:
     """Load a policy from a checkpoint."""
     about = read_about(path, field)
-    task = task_of_checkpoint(about, field)
-    agent = _make_agent(task, about.seed)
+    try:
+        task = task_of_checkpoint(about, field)
+        agent = _make_agent(task, about.seed)
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        why = f"its settings do not make an agent: {type(error).__name__}: {error}"
+        raise ConfigError(f"{field}: {str(path)!r} is damaged: {why}") from error
     load_weights(path, agent.learner, field)
     restore_normalisation(agent, about)
     return Policy(task, agent, deterministic=deterministic, trained_steps=about.step), about
