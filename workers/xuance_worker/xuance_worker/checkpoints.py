@@ -82,7 +82,8 @@ def find_checkpoint(given: str, field_name: str) -> Path:
     """Find a checkpoint: the folder itself, or the newest one in a run's folder. ConfigError blames the field."""
     path = Path(given)
     if not path.is_dir():
-        raise ConfigError(f"{field_name}: {given!r} is not a checkpoint: no such folder")
+        why = "it is a file, not a folder such as checkpoints/step-1000" if path.exists() else "no such folder"
+        raise ConfigError(f"{field_name}: {given!r} is not a checkpoint of the xuance worker: {why}")
     if (path / _ABOUT).is_file():
         return path
     found = _steps(path / "checkpoints") or _steps(path)

@@ -36,7 +36,8 @@ class Agent:
 _SCATTER = "it needs torch_scatter, which has no build for this torch"
 _LEGACY_GYM = "it needs the Platform environment of the old gym, which does not install here"
 _NO_SETTINGS = "XuanCe ships no settings for it"
-_TRIED = "it was tried and fails in XuanCe 1.4.4"
+_BUFFER = "XuanCe 1.4.4 cannot make its replay buffer (two arguments are missing)"
+_LEARNER = "its learner in XuanCe 1.4.4 fails in the first update ({} object has no attribute 'reshape')"
 
 AGENTS: dict[str, Agent] = {
     agent.name: agent
@@ -58,9 +59,18 @@ AGENTS: dict[str, Agent] = {
         Agent("VDN", "value decomposition", "discrete", is_team=True),
         Agent("QMIX", "value decomposition", "discrete", is_team=True),
         Agent("OWQMIX", "value decomposition", "discrete", is_team=True),
-        Agent("CWQMIX", "value decomposition", "discrete", is_team=True, fails=_TRIED, listed_as="OWQMIX"),
+        Agent(
+            "CWQMIX", "value decomposition", "discrete", is_team=True, fails=_LEARNER.format("dict"), listed_as="OWQMIX"
+        ),
         Agent("QTRAN_base", "value decomposition", "discrete", is_team=True),
-        Agent("QTRAN_alt", "value decomposition", "discrete", is_team=True, fails=_TRIED, listed_as="QTRAN_base"),
+        Agent(
+            "QTRAN_alt",
+            "value decomposition",
+            "discrete",
+            is_team=True,
+            fails=_LEARNER.format("tuple"),
+            listed_as="QTRAN_base",
+        ),
         Agent("VDAC", "value decomposition", "both", is_team=True),
         Agent("DCG", "value decomposition", "discrete", is_team=True, fails=_SCATTER),
         Agent("DCG_S", "value decomposition", "discrete", is_team=True, fails=_SCATTER, listed_as="DCG"),
@@ -92,8 +102,8 @@ AGENTS: dict[str, Agent] = {
         Agent("PDQN", "Q-learning", "both", is_multi=False, fails=_LEGACY_GYM),
         Agent("MPDQN", "Q-learning", "both", is_multi=False, fails=_LEGACY_GYM),
         Agent("SPDQN", "Q-learning", "both", is_multi=False, fails=_LEGACY_GYM),
-        Agent("DreamerV2", "model-based", "both", is_multi=False, fails=_TRIED),
-        Agent("DreamerV3", "model-based", "both", is_multi=False, fails=_TRIED),
+        Agent("DreamerV2", "model-based", "both", is_multi=False, fails=_BUFFER),
+        Agent("DreamerV3", "model-based", "both", is_multi=False, fails=_BUFFER),
         Agent("TD3BC", "offline", "continuous", is_multi=False, fails="it learns from recorded data, not by acting"),
         Agent("CURL", "contrastive", "discrete", is_multi=False, fails=_NO_SETTINGS),
         Agent("SPR", "contrastive", "discrete", is_multi=False, fails=_NO_SETTINGS),

@@ -115,9 +115,11 @@ def _continued(config: XuanCeWorkerConfig, resume: Resume | None) -> tuple[str |
 
 
 def _about(path: str, field: str) -> Any:
-    from xuance_worker.checkpoints import find_checkpoint, read_about  # noqa: PLC0415 - it imports torch
+    """Load a checkpoint whole, so that one which does not fit is refused before the run begins."""
+    from xuance_worker.checkpoints import find_checkpoint  # noqa: PLC0415 - it imports torch
+    from xuance_worker.policies import load_policy  # noqa: PLC0415 - it imports XuanCe, which takes seconds
 
-    return read_about(find_checkpoint(path, field), field)
+    return load_policy(find_checkpoint(path, field), field)[1]
 
 
 def _check_same(config: XuanCeWorkerConfig, about: Any, field: str, resume: Resume | None) -> None:

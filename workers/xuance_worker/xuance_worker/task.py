@@ -93,6 +93,8 @@ def task_of(config: XuanCeWorkerConfig) -> Task:
     if problems:
         raise ConfigError(problems)
     settings |= config.overrides
+    if config.overrides.get("use_rnn"):
+        _check_recurrent(agent, settings)
     if spaces is None:
         spaces = spaces_of(env, env_id, is_continuous=bool(settings.get("continuous_action", is_continuous)))
     for name, value in check_task(agent, env_id, spaces, settings).items():
@@ -105,10 +107,19 @@ def task_of(config: XuanCeWorkerConfig) -> Task:
     settings["continuous_action"] = spaces.is_continuous
     if "policy" not in config.overrides:
         settings["policy"] = _policy(str(settings.get("policy") or ""), is_continuous=spaces.is_continuous)
+    if settings.get("use_rnn") and settings["policy"] == "Gaussian_MAAC_Policy":
+        notes.append("XuanCe's recurrent policy for continuous actions drops its state: it acts as if it had no memory")
     if agent.name == "PPO_KL" and "learner" not in config.overrides:
         settings["learner"] = "PPOKL_Learner"  # XuanCe's file is that of PPO.
     source = str(path) if config.config_path else "/".join(path.parts[path.parts.index("configs") :])
     return Task(agent, env_id, spaces, settings, source, tuple(notes))
+
+
+def _check_recurrent(agent: Agent, settings: Mapping[str, Any]) -> None:
+    if "rnn" not in settings:
+        raise ConfigError(f"overrides.use_rnn: XuanCe's settings of {agent.name} have no recurrent network")
+    if "RNN" not in str(settings.get("representation")):
+        raise ConfigError("overrides.use_rnn: a recurrent policy needs overrides.representation: Basic_RNN, too")
 
 
 def _renamed(config: XuanCeWorkerConfig, agent: Agent) -> str:

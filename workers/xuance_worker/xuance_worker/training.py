@@ -59,8 +59,9 @@ class Reporter(MultiAgentBaseCallback):  # type: ignore[misc]
         """Count on from where the training begins."""
         super().__init__()
         self.episodes = start.episodes
-        self.updates = 0
         self.learner: Any = None
+        self.updates = 0
+        self._iterations = start.about.iterations if start.about is not None else 0
         self._context = context
         self._emitter = context.emitter
         self._save = save_now
@@ -82,7 +83,9 @@ class Reporter(MultiAgentBaseCallback):  # type: ignore[misc]
 
     def on_train_epochs_end(self, current_step: int, **what: Any) -> None:
         """Report losses, the learning rate and the speed, not too often."""
-        self.updates += 1
+        # XuanCe also calls back where it did not update: then there are no losses, and its counter stands.
+        self.updates += bool(what.get("update_info")) or self.learner.iterations > self._iterations
+        self._iterations = self.learner.iterations
         now = time.monotonic()
         if now - self._told >= _SCALARS_S:
             self._told = now
