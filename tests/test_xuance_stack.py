@@ -6,7 +6,7 @@ import json
 
 import pytest
 from mosaic_cli import Cli
-from stack import Stack
+from stack import Stack, wait_until
 from xuance_runs import QUICK, SPREAD, named
 
 from mosaic_bus.commands import Episodes, Metrics
@@ -37,6 +37,7 @@ def test_a_training_is_watched_resumed_and_evaluated(tmp_path):
         assert 60 < height <= 120
         assert second.number > first.number
         assert second.pixels.std() > 0
+        wait_until("episodes are stored", lambda: (stored := stack.summary(run)) and stored.episodes > 8, PATIENCE_S)
         stack.cancel(run)
         assert stack.wait_final(run, PATIENCE_S).state == "cancelled"
         summary = stack.wait_stored(run)
