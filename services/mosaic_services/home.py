@@ -47,6 +47,16 @@ class StackHome(Home):
         return self.path / "telemetry" / "telemetry.db"
 
     @property
+    def gateway(self) -> Path:
+        """The tokens and the address of the gateway."""
+        return self.path / "gateway"
+
+    @property
+    def gateway_note(self) -> Path:
+        """Where the gateway listens, while it does."""
+        return self.gateway / "address.json"
+
+    @property
     def frames(self) -> Path:
         """The folder of frames in shared memory, on this machine: one folder per attempt, `<run>.<attempt>/`."""
         digest = hashlib.sha256(os.fsencode(os.path.realpath(self.path))).hexdigest()[:16]
@@ -61,6 +71,7 @@ class StackHome(Home):
             self.logs,
             self.scheduler_store.parent,
             self.telemetry_store.parent,
+            self.gateway,
         ):
             folder.mkdir(mode=OWNER_ONLY, exist_ok=True)
             folder.chmod(OWNER_ONLY)  # The home may be a folder that was there before, and open to others.

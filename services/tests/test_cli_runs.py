@@ -231,7 +231,7 @@ def test_series(cli, finished):
 
 def test_status_and_stats_as_json(cli):
     status = cli.json("status", code=None)
-    services = {"broker", "scheduler", "telemetry", "operator", "supervisor.local"}
+    services = {"broker", "scheduler", "telemetry", "operator", "gateway", "supervisor.local"}
     assert {each["service"] for each in status["services"]} == services
     (broker,) = cli.json("stats", "broker")["services"]
     assert broker["counters"]["forward_received"] > 0

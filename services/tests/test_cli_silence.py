@@ -52,7 +52,7 @@ def place(tmp_path, stress) -> Iterator[Place]:
     made = Place(tmp_path / "home")
     made("up", "--detach", "--cpus", "2")
     yield made
-    for name in ("broker", "scheduler", "telemetry", "operator", "supervisor"):
+    for name in ("broker", "scheduler", "telemetry", "operator", "gateway", "supervisor"):
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             os.kill(made.pid(name), signal.SIGCONT)
     made("down")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOSAIC = [sys.executable, "-m", "mosaic_services.cli"]
-SERVICES = {"broker", "scheduler", "telemetry", "operator", "supervisor"}
+SERVICES = {"broker", "scheduler", "telemetry", "operator", "gateway", "supervisor"}
 
 
 class Place:

@@ -22,4 +22,4 @@ def test_each_service_starts_after_those_it_needs():
 
 
 def test_names_on_the_bus():
-    assert bus_names(["a", "b"]) == ["broker", "scheduler", "telemetry", "operator", "supervisor.a", "supervisor.b"]
+    assert bus_names(["a", "b"]) == ["broker", "scheduler", "telemetry", "operator", "gateway", "supervisor.a", "supervisor.b"]

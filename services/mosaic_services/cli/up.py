@@ -22,6 +22,7 @@ from mosaic_bus.wire.address import Address
 from mosaic_services.cli.display.output import console, gpu_list, own_tags, print_json, say, size, styled
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.options import current
+from mosaic_services.gateway_files import login_url
 from mosaic_services.host_config import HostConfig, HostConfigError
 from mosaic_services.stack.daemon import start_daemon
 from mosaic_services.stack.errors import StackError, StackStoppedError
@@ -211,6 +212,7 @@ def _pause(bus: Bus) -> None:
 def _facts(home: StackHome, address: str, host: str) -> dict[str, Any]:
     """What the panel shows: addresses and resources."""
     facts: dict[str, Any] = {"home": str(home.path), "address": address, "host": host, "pid": os.getpid()}
+    facts["page"] = login_url(home)
     if address.startswith("tcp://"):
         facts["warning"] = "any local user can connect to this port: the bus has no keys yet"
     deadline = time.monotonic() + _HOST_REPORT_TIMEOUT_S
@@ -241,6 +243,8 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
     grid.add_column(overflow="fold")
     grid.add_row("home", facts["home"])
     grid.add_row("bus", facts["address"])
+    if facts.get("page"):
+        grid.add_row("page", facts["page"])
     if "warning" in facts:
         grid.add_row("", styled((f"warning: {facts['warning']}", "yellow")))
     resources = f"{facts['cpus']:g} CPUs, {size(facts['memory_mb'])}" if "cpus" in facts else "has not reported yet"

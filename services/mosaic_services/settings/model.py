@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "CliSettings",
+    "GatewaySettings",
     "Leaf",
     "SchedulerSettings",
     "ServiceSettings",
@@ -85,6 +86,26 @@ class TelemetrySettings(Section):
     queries_at_once: Annotated[int, Field(ge=1, le=64, description="queries that are answered at the same time")] = 4
 
 
+class GatewaySettings(Section):
+    """The gateway for browsers."""
+
+    bind: Annotated[str, Field(description="IP address to listen on; beyond loopback it needs TLS or plain_http")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, Field(ge=0, le=65_535, description="port to listen on, or the next free one; 0: any free port")
+    ] = 8720
+    hosts: Annotated[str, Field(description="further names under which browsers may reach it, separated by commas")] = (
+        ""
+    )
+    tls_certificate: Annotated[str, Field(description="file with the certificate chain, PEM")] = ""
+    tls_key: Annotated[str, Field(description="file with its private key, PEM")] = ""
+    plain_http: Annotated[
+        bool, Field(description="listen beyond loopback without TLS, because something else encrypts")
+    ] = False
+    page: Annotated[str, Field(description="folder of the dashboard's files; empty: where the build puts them")] = ""
+
+
 class StackSettings(Section):
     """What `mosaic up` does with the services."""
 
@@ -124,6 +145,7 @@ class Settings(Section):
     scheduler: SchedulerSettings = SchedulerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    gateway: GatewaySettings = GatewaySettings()
     stack: StackSettings = StackSettings()
     cli: CliSettings = CliSettings()
 

@@ -53,6 +53,11 @@ SERVICES = (
         needs=("broker", "scheduler", "telemetry"),
     ),
     ServiceRow(
+        "gateway",
+        "serves browsers: commands over HTTP, everything live over a WebSocket",
+        needs=("broker", "scheduler", "telemetry"),
+    ),
+    ServiceRow(
         "supervisor",
         "starts and stops the runs of its host, forwards their output",
         needs=("broker", "scheduler", "telemetry"),

@@ -1,0 +1,278 @@
+"""The gateway of a real stack: commands over HTTP, everything live over one WebSocket, files and frames."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from gateway_client import Gateway, read, read_to_the_end, say, until
+from stack import Stack, wait_until
+from websockets.exceptions import ConnectionClosed
+
+from mosaic_bus.commands import Series, Stats
+
+RUNNING = {"events": 10**9, "rate": 200.0}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory, workers):
+    with Stack(tmp_path_factory.mktemp("gateway") / "home", cpus=16, also=("gateway",)) as stack:
+        yield stack
+    assert stack.leftovers() == []
+
+
+@pytest.fixture
+def gateway(stack):
+    return Gateway(stack)
+
+
+@pytest.fixture
+def run(stack):
+    run = stack.submit(config=RUNNING)
+    stack.wait_state(run, "running")
+    yield run
+    stack.cancel(run)
+    stack.wait_final(run)
+
+
+def test_every_command_is_described_and_answers(stack, gateway):
+    document = gateway.get("/api/openapi.json").json()
+    assert document["paths"]["/api/scheduler/submit"]["post"]["x-viewer"] is False
+    assert document["paths"]["/api/telemetry/series"]["post"]["x-viewer"] is True
+    assert "/api/supervisor.{host}/describe" in document["paths"]
+    assert not any(
+        path.endswith(("/place", "/forget", "/remove_files", "/remove_events")) for path in document["paths"]
+    )
+    answer = gateway.command("scheduler", "submit", spec={"worker": "stress", "config": {"events": 5}, "name": "web"})
+    assert answer.status == 200
+    run = answer.json()["run"]
+    assert stack.wait_final(run).state == "succeeded"
+    assert gateway.command("scheduler", "show", run="web").json()["run"]["state"] == "succeeded"
+    refused = gateway.command("scheduler", "submit", spec={"worker": "stres"})
+    assert (refused.status, refused.json()["code"], refused.json()["details"]["near"]) == (
+        404,
+        "unknown_worker",
+        ["stress"],
+    )
+    wrong = gateway.command("scheduler", "runs", limit="many")
+    assert (wrong.status, wrong.json()["details"]["problems"][0]["field"]) == (422, "limit")
+    assert gateway.command("supervisor.testhost", "ping").json() == {"note": "pong"}
+    assert gateway.command("supervisor.testhost", "place", run=run).status == 404
+    assert gateway.command("nobody", "ping").status == 404
+    assert gateway.ask("GET", "/healthz").json() == {"ok": True, "silent": []}
+
+
+def test_page_sees_states_from_the_queue_to_the_end(stack, gateway):
+    with gateway.page() as page:
+        assert read(page) == {"type": "welcome", "protocol": 1, "role": "owner", "credits": 32}
+        say(page, type="watch_states")
+        first = until(page, lambda message: message["type"] == "states")
+        assert first["whole"]
+        run = stack.submit(config={"events": 20}, name="seen")
+        seen = []
+        while not seen or seen[-1] != "succeeded":
+            message = until(page, lambda message: any(each["run"] == run for each in message.get("runs", [])))
+            assert not message["whole"]
+            seen += [each["state"] for each in message["runs"] if each["run"] == run]
+        assert seen[0] in {"queued", "preparing", "starting", "running"}
+        until(page, lambda message: any(each["run"] == run and each["complete"] for each in message["summaries"]))
+        gateway.command("scheduler", "delete", runs=[run])
+        until(page, lambda message: run in message["gone"])
+
+
+class Curve:
+    """What a page keeps of one curve, by the rules of docs/gateway.md."""
+
+    def __init__(self) -> None:
+        self.position: list[int] = []
+        self.points: list[tuple[int, int, float]] = []  # step, count, mean
+
+    def take(self, message: dict) -> bool:
+        """Apply a chunk; return False if it does not fit on to what is there."""
+        if message["since"] is not None and message["since"] != self.position:
+            return False
+        [curve] = message["curves"]
+        if curve["whole"]:
+            self.points = []
+        elif message["cut"] is not None:
+            self.points = [each for each in self.points if each[0] <= message["cut"]]
+        self.points += zip(curve["steps"], curve["counts"], curve["values"], strict=True)
+        self.points.sort(key=lambda each: each[0])
+        self.position = message["position"]
+        return True
+
+
+@pytest.mark.slow
+def test_fifty_reloads_and_kills_leave_no_hole_and_no_duplicate(stack, gateway):
+    """A page that is closed, reloaded and cut off at random has exactly the points of the store in the end."""
+    chance = random.Random(5)
+    run = stack.submit(config={"events": 10**9, "rate": 400.0})
+    stack.wait_state(run, "running")
+    curve, page, cuts, lines = Curve(), None, 0, 0
+    while True:
+        if page is None:
+            page = gateway.page()
+            read(page)
+            kept = curve.position if chance.random() < 0.5 else []  # a reload forgets what it had
+            if not kept:
+                curve = Curve()
+            watch = {"type": "watch_series", "id": 1, "run": run, "metrics": ["reward"], "since": kept}
+            say(page, **watch, max_points=20_000)
+        try:
+            message = until(page, lambda message: message["type"] == "series")
+            assert curve.take(message)
+        except ConnectionClosed:
+            page = None
+            continue
+        if cuts < 50:
+            cuts += 1
+            page.socket.close() if chance.random() < 0.5 else page.close()
+            page = None
+            if cuts in {10, 30}:
+                stack.kill_and_restart("gateway")
+                stack.wait_for("gateway")
+                gateway.__init__(stack)
+            elif cuts == 20:
+                stack.kill_and_restart("telemetry")
+            elif cuts == 50:
+                stack.cancel(run)
+                stack.wait_final(run)
+                lines = stack.wait_stored(run).events
+        elif curve.position == [lines]:
+            break
+    page.close()
+    whole = stack.bus.request("telemetry", Series(runs=[run], metrics=["reward"], max_points=100_000), timeout=30).only
+    assert [step for step, _, _ in curve.points] == whole.steps
+    assert {count for _, count, _ in curve.points} == {1}
+
+
+def test_pages_that_want_the_same_share_a_question(stack, gateway, run):
+    watch = {"type": "watch_series", "id": 1, "run": run, "metrics": ["reward"]}
+    pages = [gateway.page() for _ in range(5)]
+    for page in pages:
+        read(page)
+        say(page, **watch)
+    for page in pages:  # now all are at the same position
+        for _ in range(3):
+            until(page, lambda message: message["type"] == "series")
+    before = stack.bus.request("gateway", Stats(), timeout=20).counters["pulls"]
+    for _ in range(6):
+        for page in pages:
+            until(page, lambda message: message["type"] == "series")
+    pulls = stack.bus.request("gateway", Stats(), timeout=20).counters["pulls"] - before
+    assert pulls <= 15, "30 chunks were sent; one question serves five pages"
+    for page in pages:
+        page.close()
+
+
+def test_log_is_pulled_by_number(stack, gateway):
+    run = stack.submit(config={"events": 5, "log_lines": 1200})
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    with gateway.page() as page:
+        read(page)
+        say(page, type="watch_log", id=3, run=run)
+        lines: list[int] = []
+        while len(lines) < 1200:
+            message = until(page, lambda message: message["type"] == "log")
+            assert message["start"] == len(lines)
+            lines += [row["number"] for row in message["rows"]]
+        assert lines == list(range(len(lines)))
+
+
+def test_page_without_credit_gets_nothing_then_the_newest(stack, gateway, run):
+    with gateway.page() as page:
+        read(page)
+        say(page, type="watch_series", id=1, run=run, metrics=["reward"])
+        curve, messages = Curve(), 0
+        while messages < 32:
+            message = read(page)
+            messages += 1
+            assert curve.take(message)
+        with pytest.raises(TimeoutError):
+            page.recv(timeout=2)
+        say(page, type="credit", n=1)
+        message = read(page)
+        assert curve.take(message), "one chunk holds all that came meanwhile"
+        assert message["curves"][0]["points"] > 100
+
+
+def test_wrong_messages_end_the_page(gateway):
+    for wrong in ("", "x", "[]", '{"type": "nothing"}', '{"type": "credit", "n": -1}', "{" * 1000):
+        with gateway.page() as page:
+            read(page)
+            page.send(wrong)
+            with pytest.raises(ConnectionClosed) as closed:
+                read_to_the_end(page)
+            assert closed.value.rcvd.code == 4400
+
+
+def test_files_of_a_run(stack, gateway):
+    run = stack.submit(config={"events": 50})
+    stack.wait_final(run)
+    listed = gateway.command("supervisor.testhost", "files", run=run).json()["files"]
+    size = next(each["bytes"] for each in listed if each["path"] == "1/journal.jsonl")
+    journal = (stack.home.runs / run / "1" / "journal.jsonl").read_bytes()
+    whole = gateway.get(f"/files/{run}/1/journal.jsonl")
+    assert (whole.status, whole.body, len(journal)) == (200, journal, size)
+    assert whole.headers["content-disposition"].startswith("attachment")
+    assert "sandbox" in whole.headers["content-security-policy"]
+    part = gateway.get(f"/files/{run}/1/journal.jsonl", Range="bytes=10-19")
+    assert (part.status, part.body) == (206, journal[10:20])
+    assert gateway.get(f"/files/{run}/1/journal.jsonl", Range=f"bytes={size + 1}-").status == 416
+    for path in (
+        "1/none",
+        "9/journal.jsonl",
+        "x/y",
+        "1/../../x",
+        "1/%2e%2e/%2e%2e/scheduler/scheduler.db",
+        "1/worker.json",
+    ):
+        assert gateway.get(f"/files/{run}/{path}").status == 404
+    # An HTML file that a worker wrote must not run in the page's name.
+    (stack.home.runs / run / "1" / "evil.html").write_text("<script>alert(1)</script>")
+    evil = gateway.get(f"/files/{run}/1/evil.html?show")
+    assert (evil.headers["content-type"], evil.headers["content-disposition"].partition(";")[0]) == (
+        "application/octet-stream",
+        "attachment",
+    )
+
+
+def test_frames_reach_pages_and_curl(stack, gateway):
+    run = stack.submit(config={**RUNNING, "frames": 10**6, "frames_by_child": True})
+    stack.wait_state(run, "running")
+    with gateway.page() as page:
+        read(page)
+        say(page, type="watch_frames", id=7, run=run, max_dim=160)
+        first = until(page, lambda message: message["type"] == "frame")
+        second = until(page, lambda message: message["type"] == "frame" and message["number"] > first["number"])
+        assert second["id"] == 7
+        assert second["jpeg"][:2] == b"\xff\xd8"
+        assert "file" not in second
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+    connection.request("GET", f"/frames/{run}.mjpeg?max_dim=160", headers={"Authorization": f"Bearer {gateway.token}"})
+    answer = connection.getresponse()
+    assert answer.getheader("content-type").startswith("multipart/x-mixed-replace")
+    assert b"image/jpeg" in answer.read(2000)
+    connection.close()
+    stack.cancel(run)
+    stack.wait_final(run)
+
+
+def test_gateway_that_is_stopped_leaves_nothing(stack, gateway):
+    page = gateway.page()
+    read(page)
+    process = stack.processes["gateway"]
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+    with pytest.raises(ConnectionClosed):
+        read_to_the_end(page)
+    assert not stack.home.gateway_note.exists()
+    stack.start("gateway")
+    stack.wait_for("gateway")
+    wait_until("it leaves its address", stack.home.gateway_note.exists)
+    # The cookie of a page outlives the gateway.
+    cookie = gateway.log_in() if Gateway(stack).port == gateway.port else Gateway(stack).log_in()
+    assert Gateway(stack).ask("GET", "/api/openapi.json", None, {"Cookie": cookie}).status == 200

@@ -1,0 +1,281 @@
+"""Attacks on the gateway of a real stack: foreign pages, foreign names, forged cookies, viewers, floods."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+from gateway_client import Gateway, read, read_to_the_end
+from stack import Stack, wait_until
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from mosaic_services.gateway.guard import MAX_BODY_BYTES
+
+SECRET = "sk-12345-do-not-tell"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory, workers):
+    home = tmp_path_factory.mktemp("attacks") / "home"
+    page = tmp_path_factory.mktemp("page")
+    (page / "index.html").write_text("<!doctype html><title>MOSAIC</title>")
+    (page / "assets").mkdir()
+    (page / "assets" / "app.js").write_text("1")
+    (page.parent / "outside.txt").write_text("outside")
+    (page / "link.txt").symlink_to(page.parent / "outside.txt")
+    environ = {"MOSAIC_GATEWAY__PAGE": str(page)}
+    with Stack(home, cpus=8, also=("gateway",), environ=environ) as stack:
+        yield stack
+    assert stack.leftovers() == []
+
+
+@pytest.fixture(scope="module")
+def gateway(stack):
+    return Gateway(stack)
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+def test_nothing_is_answered_without_a_token(gateway):
+    for method, path in (
+        ("GET", "/"),
+        ("GET", "/assets/app.js"),
+        ("GET", "/api/openapi.json"),
+        ("POST", "/api/scheduler/runs"),
+        ("GET", "/files/x/1/log.txt"),
+        ("GET", "/frames/x.mjpeg"),
+        ("GET", "/nowhere"),
+        ("HEAD", "/"),
+    ):
+        assert gateway.ask(method, path, b"{}" if method == "POST" else None, JSON).status == 401
+    for method in ("PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
+        assert (
+            gateway.ask(method, "/api/scheduler/runs", None, {"Authorization": f"Bearer {gateway.token}"}).status == 405
+        )
+    for wrong in ("", "x", gateway.token[:-1], gateway.token + "x", "ö"):
+        assert (
+            gateway.ask("GET", "/", None, {"Authorization": f"Bearer {wrong}".encode().decode("latin-1")}).status == 401
+        )
+        assert gateway.ask("GET", f"/?token={wrong.encode().hex()}").status == 401
+    with pytest.raises((InvalidStatus, ConnectionClosed)), gateway.page(Cookie="") as page:
+        read(page)
+
+
+def test_token_becomes_a_cookie_that_is_not_the_token(stack, gateway):
+    answer = gateway.ask("GET", f"/runs?token={gateway.token}&sort=name")
+    assert (answer.status, answer.headers["location"]) == (303, "/runs?sort=name")
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith(f"mosaic-{gateway.port}=")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+    assert gateway.token not in cookie
+    value = cookie.partition(";")[0]
+    assert gateway.ask("GET", "/", None, {"Cookie": value}).status == 200
+    assert gateway.ask("GET", "/", None, {"Cookie": f"mosaic-{gateway.port}={gateway.token}"}).status == 401
+    # A name that begins with two slashes would be another host.
+    assert gateway.ask("GET", f"//evil.example/?token={gateway.token}").headers["location"] == "/evil.example/"
+    for path in stack.home.gateway.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_forged_and_altered_cookies_are_worth_nothing(gateway):
+    name, _, value = gateway.log_in(gateway.viewer).partition("=")
+    role, until, nonce, signature = value.split(".")
+    assert role == "viewer"
+    for forged in (
+        f"owner.{until}.{nonce}.{signature}",
+        f"viewer.{int(until) + 1}.{nonce}.{signature}",
+        f"viewer.{until}.{nonce}.",
+        f"viewer.{until}.{nonce}",
+        "owner.99999999999..",
+        "....",
+        "owner",
+    ):
+        assert gateway.ask("GET", "/", None, {"Cookie": f"{name}={forged}"}).status == 401
+
+
+def test_other_names_of_this_address_are_refused(gateway):
+    cookie = gateway.log_in()
+    for host in ("evil.example", f"evil.example:{gateway.port}", "127.0.0.1", f"127.0.0.1:{gateway.port + 1}", ""):
+        for headers in ({"Cookie": cookie}, {"Authorization": f"Bearer {gateway.token}"}):
+            assert gateway.ask("GET", "/api/openapi.json", None, {"Host": host, **headers}).status == 421
+    assert gateway.ask("GET", "/healthz", None, {"Host": "evil.example"}).status == 421
+    assert gateway.ask("GET", f"/?token={gateway.token}", None, {"Host": "evil.example"}).status == 421
+    assert gateway.ask("GET", "/", None, {"Host": f"localhost:{gateway.port}", "Cookie": cookie}).status == 200
+
+
+def test_foreign_pages_can_neither_command_nor_listen(gateway):
+    cookie = gateway.log_in()
+    for origin in ("http://evil.example", "null", f"https://{gateway.netloc}", f"http://127.0.0.1:{gateway.port + 1}"):
+        headers = {"Cookie": cookie, "Origin": origin, **JSON}
+        assert gateway.ask("POST", "/api/scheduler/runs", b"{}", headers).status == 403
+        with pytest.raises((InvalidStatus, ConnectionClosed)), gateway.page(Origin=origin) as page:
+            read(page)
+    # A browser always says where a command comes from; without that, a cookie is not enough.
+    assert gateway.ask("POST", "/api/scheduler/runs", b"{}", {"Cookie": cookie, **JSON}).status == 403
+    own = {"Cookie": cookie, "Origin": f"http://{gateway.netloc}"}
+    answer = gateway.ask("POST", "/api/scheduler/runs", b"{}", {**own, **JSON})
+    assert answer.status == 200
+    assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+    # A form can only send types that need no permission.
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        assert gateway.ask("POST", "/api/scheduler/runs", b"{}", {**own, "Content-Type": kind}).status == 415
+
+
+def test_every_answer_has_the_headers_that_protect_it(gateway):
+    for answer in (
+        gateway.ask("GET", "/"),
+        gateway.get("/"),
+        gateway.get("/assets/app.js"),
+        gateway.get("/assets/none.js"),
+        gateway.command("scheduler", "runs"),
+        gateway.ask("GET", "/healthz"),
+    ):
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        assert "unsafe" not in headers["content-security-policy"]
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cross-origin-opener-policy"] == headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_page_is_served_from_its_folder_and_nothing_else(gateway):
+    assert gateway.get("/").body.startswith(b"<!doctype html>")
+    assert gateway.get("/runs/abc").body.startswith(b"<!doctype html>"), "a view of the page"
+    assert gateway.get("/assets/app.js").body == b"1"
+    for path in ("/none.js", "/link.txt", "/../outside.txt", "/%2e%2e/outside.txt", "/..%2foutside.txt", "/a%00.js"):
+        assert gateway.get(path).status == 404
+
+
+def test_viewer_can_look_but_not_command(gateway):
+    viewer = gateway.viewer
+    assert gateway.command("scheduler", "runs", viewer).status == 200
+    assert gateway.command("telemetry", "summaries", viewer).status == 200
+    for service, name, arguments in (
+        ("scheduler", "submit", {"spec": {"worker": "stress"}}),
+        ("scheduler", "cancel", {"run": "x"}),
+        ("scheduler", "delete", {"older_than_s": 0}),
+        ("scheduler", "pause_queue", {"paused": True}),
+        ("supervisor.testhost", "install", {"worker": "stress"}),
+        ("supervisor.testhost", "tell", {"run": "x", "attempt": 1, "line": "x"}),
+    ):
+        answer = gateway.command(service, name, viewer, **arguments)
+        assert (answer.status, answer.json()["code"]) == (403, "viewer")
+
+
+def test_requests_have_limits(gateway):
+    auth = {"Authorization": f"Bearer {gateway.token}", **JSON}
+    deep = b'{"spec": ' + b'{"a":' * 500 + b"1" + b"}" * 501
+    assert gateway.ask("POST", "/api/scheduler/check", deep, auth).json()["code"] == "too_deep"
+    assert gateway.ask("POST", "/api/scheduler/check", b'{"spec": {"name": "' + b"[" * 500 + b'"}}', auth).status == 200
+    assert gateway.ask("POST", "/api/scheduler/runs", b"{", auth).status == 422
+    large = {**auth, "Content-Length": str(MAX_BODY_BYTES + 1)}
+    assert gateway.ask("POST", "/api/scheduler/runs", b"", large).status == 413
+    # Without a length, the body is cut off where the limit is.
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as wire:
+        head = f"POST /api/scheduler/runs HTTP/1.1\r\nHost: {gateway.netloc}\r\nTransfer-Encoding: chunked\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in auth.items())
+        wire.sendall(head.encode() + b"\r\n")
+        block = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        answer = b""
+        try:
+            for _ in range(MAX_BODY_BYTES // 0x10000 + 2):
+                wire.sendall(block)
+            answer = wire.recv(100)
+        except (BrokenPipeError, ConnectionResetError):
+            answer = b"HTTP/1.1 413"
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_page_that_sends_too_much_or_is_one_too_many_is_closed(stack, gateway):
+    with gateway.page() as page:
+        read(page)
+        page.send("x" * 100_000)
+        with pytest.raises(ConnectionClosed):
+            read_to_the_end(page)
+    pages = []
+    try:
+        for _ in range(64):
+            pages.append(gateway.page())
+            read(pages[-1])
+        pages.append(gateway.page())
+        with pytest.raises(ConnectionClosed) as closed:
+            read(pages[-1])
+        assert closed.value.rcvd.code == 4429
+    finally:
+        for page in pages:
+            page.close()
+    with gateway.page() as page:
+        assert read(page)["type"] == "welcome"
+
+
+@pytest.mark.slow
+def test_page_that_never_reads_is_closed(stack, gateway):
+    """It watches frames and states but takes nothing from its socket: the gateway must let go of it."""
+    run = stack.submit(config={"events": 10**9, "rate": 2000.0})
+    stack.wait_state(run, "running")
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        head = f"GET /ws HTTP/1.1\r\nHost: {gateway.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        head += f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n"
+        head += f"Authorization: Bearer {gateway.token}\r\n\r\n"
+        wire.sendall(head.encode())
+
+        def masked(text: str) -> bytes:
+            body = text.encode()
+            return bytes([0x81, 0x80 | 126]) + len(body).to_bytes(2, "big") + bytes(4) + body
+
+        for number in range(100):
+            said = {"type": "watch_series", "id": number, "run": run, "metrics": [f"m{number}", "reward"] * 20}
+            wire.sendall(masked(json.dumps(said)))
+        wire.sendall(masked('{"type": "watch_states"}'))
+        wire.sendall(masked('{"type": "credit", "n": 1024}'))
+
+        def pages() -> int:
+            return gateway.command("gateway", "stats").json()["counters"]["pages"]
+
+        wait_until("the gateway has the page", lambda: pages() == 1)
+        wait_until("the gateway closes it", lambda: pages() == 0)
+    stack.cancel(run)
+    stack.wait_final(run)
+
+
+def test_secrets_in_configs_are_masked(stack, gateway):
+    config = {"events": 1, "ask_used": [{"api_key": SECRET, "max_tokens": 5, "list": [{"password": SECRET}]}]}
+    run = stack.submit(config=config)
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    show = gateway.command("scheduler", "show", run=run)
+    assert SECRET.encode() not in show.body
+    [note] = show.json()["spec"]["config"]["ask_used"]
+    assert (note["api_key"], note["max_tokens"], note["list"][0]["password"]) == ("•••", 5, "•••")
+    assert SECRET.encode() not in gateway.command("telemetry", "events", run=run).body
+    for path in ("1/worker.json", "1/placed.json"):
+        assert gateway.get(f"/files/{run}/{path}").status == 404
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"MOSAIC_GATEWAY__BIND": "0.0.0.0"}, "is not loopback"),
+        ({"MOSAIC_GATEWAY__BIND": "::"}, "is not loopback"),
+        ({"MOSAIC_GATEWAY__BIND": "0.0.0.0", "MOSAIC_GATEWAY__TLS_KEY": "/x"}, "is not loopback"),
+        ({"MOSAIC_GATEWAY__BIND": "example.org"}, "is an IP address"),
+    ],
+)
+def test_address_that_others_can_reach_needs_tls_or_a_flag(tmp_path, environ, said):
+    done = subprocess.run(
+        [sys.executable, "-m", "mosaic_services.gateway", "--home", str(tmp_path)],
+        env={**__import__("os").environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert said in done.stderr + done.stdout
+    assert not (tmp_path / "gateway" / "address.json").exists()
