@@ -243,8 +243,6 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
     grid.add_column(overflow="fold")
     grid.add_row("home", facts["home"])
     grid.add_row("bus", facts["address"])
-    if facts.get("page"):
-        grid.add_row("page", facts["page"])
     if "warning" in facts:
         grid.add_row("", styled((f"warning: {facts['warning']}", "yellow")))
     resources = f"{facts['cpus']:g} CPUs, {size(facts['memory_mb'])}" if "cpus" in facts else "has not reported yet"
@@ -271,3 +269,5 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
     grid.add_row("next", styled(("mosaic submit --worker baseline --watch", "bold"), (where, "bright_black")))
     grid.add_row("", styled(("mosaic down", "bold"), " stops it") if detached else "Ctrl-C stops it")
     console().print(Panel.fit(grid, title=styled(("MOSAIC is up", "bold")), title_align="left", border_style="green"))
+    if facts.get("page"):  # below the panel, where nothing breaks the line
+        print(f"page: {facts['page']}", flush=True)
