@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import random
+import signal
+import subprocess
+import sys
 
 import pytest
 from gateway_client import Gateway, read, read_to_the_end, say, until
@@ -78,6 +83,33 @@ def test_page_sees_states_from_the_queue_to_the_end(stack, gateway):
         until(page, lambda message: any(each["run"] == run and each["complete"] for each in message["summaries"]))
         gateway.command("scheduler", "delete", runs=[run])
         until(page, lambda message: run in message["gone"])
+
+
+def test_page_hears_that_a_service_is_silent(stack, gateway):
+    with gateway.page() as page:
+        read(page)
+        say(page, type="watch_states")
+        until(page, lambda message: message["type"] == "states" and not message["silent"])
+        scheduler = stack.processes["scheduler"]
+        scheduler.send_signal(signal.SIGSTOP)
+        try:
+            until(page, lambda message: "scheduler" in message["silent"])
+            assert gateway.ask("GET", "/healthz").json() == {"ok": False, "silent": ["scheduler"]}
+        finally:
+            scheduler.send_signal(signal.SIGCONT)
+        until(page, lambda message: not message["silent"])
+
+
+def test_open_prints_the_address_with_a_token(stack, gateway, tmp_path):
+    def mosaic_open(home, *words: str) -> subprocess.CompletedProcess[str]:
+        words = ("open", "--json", "--home", str(home), *words)
+        command = [sys.executable, "-m", "mosaic_services.cli", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert json.loads(mosaic_open(stack.home.path).stdout) == {"url": f"{gateway.url}?token={gateway.token}"}
+    viewer = json.loads(mosaic_open(stack.home.path, "--viewer").stdout)["url"]
+    assert viewer == f"{gateway.url}?token={gateway.viewer}"
+    assert mosaic_open(tmp_path).returncode == 3
 
 
 class Curve:
@@ -249,7 +281,6 @@ def test_frames_reach_pages_and_curl(stack, gateway):
         assert second["id"] == 7
         assert second["jpeg"][:2] == b"\xff\xd8"
         assert "file" not in second
-    import http.client
 
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
     connection.request("GET", f"/frames/{run}.mjpeg?max_dim=160", headers={"Authorization": f"Bearer {gateway.token}"})

@@ -53,9 +53,10 @@ class Hub:
         self.revision = 0
         self.pulls = 0
         self._pages: dict[object, Callable[[set[tuple[str, str]]], None]] = {}
-        # Runs with new lines, by kind, since the last tick; and questions that are being answered.
+        # Runs with new lines, by kind, and questions, both since the last tick; and all that are being answered.
         self._grown: set[tuple[str, str]] = set()
         self._asked: dict[Hashable, asyncio.Task[Any]] = {}
+        self._asking: set[asyncio.Task[Any]] = set()
 
     @property
     def view(self) -> LiveView:
@@ -85,7 +86,7 @@ class Hub:
     async def close(self) -> None:
         """Let go of everything."""
         self.frames.close()
-        for task in self._asked.values():
+        for task in self._asking:
             task.cancel()
         await self.follower.close()
 
@@ -123,7 +124,7 @@ class Hub:
         while True:
             began = time.monotonic()
             grown, self._grown = self._grown, set()
-            self._asked = {key: task for key, task in self._asked.items() if not task.done()}
+            self._asked = {}  # an answer that is on its way may lack what was stored since it was asked for
             for tell in list(self._pages.values()):
                 tell(grown)
             await asyncio.sleep(max(0.0, TICK_S - (time.monotonic() - began)))
@@ -158,4 +159,11 @@ class Hub:
                 return await ask()
 
             task = self._asked[key] = asyncio.create_task(asking())
+            self._asking.add(task)
+            task.add_done_callback(self._answered)
         return await asyncio.shield(task)
+
+    def _answered(self, task: asyncio.Task[Any]) -> None:
+        self._asking.discard(task)
+        if not task.cancelled():
+            task.exception()  # the page that asked may be gone; then nobody else looks at it

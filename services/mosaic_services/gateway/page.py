@@ -139,6 +139,7 @@ class Page:
     role: str
     credits: int = CREDITS
     _states: tuple[int, int] | None = None  # revisions of the view and the hub that it has; None: it wants none
+    _silent: frozenset[str] = frozenset()  # the services that it knows to be silent
     _watches: dict[int, _Curves | _Log | _Stream] = field(default_factory=dict)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _starved_since: float | None = None
@@ -257,7 +258,10 @@ class Page:
 
     async def _send_states(self) -> bool:
         view, hub = self.hub.view, self.hub
-        if self._states is None or self._states == (view.revision, hub.revision) or self.credits <= 0:
+        if self._states is None or self.credits <= 0:
+            return True
+        silent = hub.silent
+        if self._states == (view.revision, hub.revision) and self._silent == silent.keys():
             return True
         first = self._states[0] < 0
         changes = view.changes_since(max(0, self._states[0])) if not first else None
@@ -271,12 +275,12 @@ class Page:
             "summaries": [view.summaries[run].model_dump(mode="json") for run in runs if run in view.summaries],
             "hosts": [view.hosts[host].model_dump(mode="json") for host in hosts if host in view.hosts],
             "counts": view.counts,
-            "silent": self.hub.silent,
+            "silent": silent,
         }
         if self._states[1] != hub.revision:
             message["services"] = [each.model_dump(mode="json") for each in hub.services.values()]
             message["builds"] = [each.model_dump(mode="json") for each in hub.builds.values()]
-        self._states = (view.revision, hub.revision)
+        self._states, self._silent = (view.revision, hub.revision), frozenset(silent)
         return await self._spend(message)
 
     async def _send_curves(self) -> bool:
