@@ -91,14 +91,16 @@ def _seeds(found: Analysis) -> Iterable[str]:
 
 
 def _numerics(found: Analysis) -> Iterable[str]:
-    prints: defaultdict[str, set[str]] = defaultdict(set)
+    mixed = set()
     for play in found.plays.values():
+        # An operator may have another fingerprint in another lineup, in which it plays another agent.
+        prints: defaultdict[str, set[str]] = defaultdict(set)
         for record in play.scored:
             for name, fingerprint in (record.get("numerics") or {}).items():
                 prints[name].add(str(fingerprint))
-    mixed = sorted(name for name, each in prints.items() if len(each) > 1)
+        mixed |= {name for name, each in prints.items() if len(each) > 1}
     if mixed:
         yield (
-            f"Different numerics: {', '.join(mixed)}. These episodes were played on machines or versions that compute "
-            "different bits; `exact: true` avoids that."
+            f"Different numerics: {', '.join(sorted(mixed))}. Their episodes were played by machines or versions that "
+            "compute different bits; `exact: true` avoids that."
         )

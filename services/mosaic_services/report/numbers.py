@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ class Decimals:
 
     @classmethod
     def of(cls, intervals: Iterable[Interval | None], values: Iterable[float]) -> Decimals:
-        """Two digits of the narrowest half width; without intervals, what the values need."""
+        """Two digits of the typical half width; without intervals, what the values need."""
         halves = [(each[1] - each[0]) / 2 for each in intervals if each is not None and each[1] > each[0]]
-        smallest = min(halves, default=max((abs(value) for value in values), default=1.0) / 100 or 1.0)
-        return cls(min(_MOST, max(1, 1 - math.floor(math.log10(smallest)))) if math.isfinite(smallest) else 1)
+        typical = median(halves) if halves else max((abs(value) for value in values), default=1.0) / 100 or 1.0
+        return cls(min(_MOST, max(1, 1 - math.floor(math.log10(typical)))) if math.isfinite(typical) else 1)
 
     def text(self, value: float | None) -> str:
         """Format a score; empty for None."""
