@@ -81,9 +81,12 @@ class EnvironmentConfig(_Part):
     """The environment that is trained on."""
 
     family: str = Field(
-        default="", description="sisl, classic, butterfly, mpe, gymnasium, or module for your own; found by env_id"
+        default="", description="sisl, classic, butterfly, mpe, gymnasium or module; found by env_id if left out"
     )
-    env_id: str = Field(default="", description="The environment, such as waterworld_v4 or CartPole-v1")
+    env_id: str = Field(
+        default="",
+        description="The environment, such as waterworld_v4, CartPole-v1 or module:my_package.my_env",
+    )
     api_type: Annotated[PettingZooAPIType | None, *_in_any_case(*PettingZooAPIType, None)] = Field(
         default=None, description="AEC or PARALLEL; left out: PARALLEL where the environment has it"
     )
@@ -163,9 +166,8 @@ class RayWorkerConfig(FrameConfig):
     )
     eval_episodes: int = Field(default=100, ge=1, description="policy_eval: episodes; episode i has seed + i")
     deterministic: bool = Field(default=True, description="policy_eval and interactive: the likeliest action")
-    opponents: dict[str, str] = Field(
-        default_factory=dict,
-        description="policy_eval: agents that another checkpoint acts for (an absolute path), or `random`",
+    opponents: dict[str, Literal["random"] | InputPath] = Field(
+        default_factory=dict, description="policy_eval: agents that another checkpoint acts for, or `random`"
     )
 
     @model_validator(mode="before")

@@ -25,8 +25,8 @@ _PACKAGES = {
     "mpe": "mpe2",
 }
 FAMILIES = (*_PACKAGES, "gymnasium", "module")
-"""`module` is for your own: `env_id` is then the name of a Python module like PettingZoo's, with `env` or
-`parallel_env`."""
+_MODULE = "module:"
+"""Begins the `env_id` of your own environments: a Python module like PettingZoo's, with `env` or `parallel_env`."""
 _AEC, _PARALLEL, _GYMNASIUM = "AEC", "PARALLEL", "GYMNASIUM"
 _MAKERS = {_AEC: "env", _PARALLEL: "parallel_env"}
 _CARDS = {
@@ -204,8 +204,8 @@ def _family_of(env_id: str, family: str | None) -> str:
     given = (family or "").strip().lower()
     if given and given not in FAMILIES:
         raise ConfigError(f"environment.family: {family!r} is none of {', '.join(FAMILIES)}{near(given, FAMILIES)}")
-    if given == "module":
-        return given
+    if given == "module" or (not given and env_id.startswith(_MODULE)):
+        return "module"
     found = next((name for name, ids in _pettingzoo().items() if env_id in ids), None)
     if found is None and (env_id in _gymnasium() or ":" in env_id):  # Gymnasium imports the module before the colon.
         found = "gymnasium"
@@ -220,7 +220,7 @@ def _family_of(env_id: str, family: str | None) -> str:
 
 
 def _module(family: str, env_id: str) -> Any:
-    name = env_id if family == "module" else f"{_PACKAGES[family]}.{env_id}"
+    name = env_id.removeprefix(_MODULE) if family == "module" else f"{_PACKAGES[family]}.{env_id}"
     try:
         return importlib.import_module(name)
     except Exception as error:

@@ -123,7 +123,7 @@ MIXED = (
     + """
 found = {}
 for ends in ("ttt", "ccc", "tct", "ttc", "ctt"):
-    environment = resolve("leaving", family="module", kwargs={"ends": ends})
+    environment = resolve("module:leaving", kwargs={"ends": ends})
     spaces, env = spaces_of(environment), make(environment, with_state=True)
     episode, trace = play(env, spaces, 0, 10)
     agents = episode.agent_episodes
@@ -217,7 +217,7 @@ def test_what_is_no_environment_is_refused_with_the_reason(rllib):
         ({"env_id": "simple_spread_v3", "family": "sisl"}, "environment.family", "mpe"),
         ({"env_id": "simple_spread_v3", "family": "mp"}, "environment.family", "mpe"),
         ({"env_id": "nothing", "family": "module"}, "environment.env_id", "neither"),
-        ({"env_id": "no_such_module", "family": "module"}, "environment.env_id", "ModuleNotFoundError"),
+        ({"env_id": "module:no_such_module"}, "environment.env_id", "ModuleNotFoundError"),
         ({"env_id": "waterworld_v4", "kwargs": {"n_pursuer": 2}}, "environment.env_kwargs", "n_pursuer"),
         ({"env_id": "CartPole-v1", "kwargs": {"render_mode": "human"}}, "environment.env_kwargs", "fastlane"),
     ]
