@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,7 @@ def test_mosaic_eval_prints_a_table_and_called_again_plays_only_what_is_new(aren
 @pytest.mark.parametrize("path", sorted((CONFIGS / "original").glob("*_*.py")), ids=lambda path: path.stem)
 def test_scripts_of_the_originals_shape_run_headless(arena, path):
     if path.stem == "minigrid_trained":
-        train(arena, "cleanrl", "ppo-minigrid", PPO | {"env_id": "MiniGrid-Empty-5x5-v0"})
+        train(arena, "cleanrl", "ppo-minigrid", MINIGRID)
     (ended,) = Cli(arena.home.path).json("eval", str(path))["experiments"]
     assert ended["state"] == "finished"
     assert ended["done"] == ended["wanted"] == sum(each["wanted"] for each in ended["lineups"])
@@ -187,12 +188,16 @@ def test_bad_input_is_named_and_the_rest_goes_on(arena):
 
 
 PPO = {"algo": "ppo", "total_timesteps": 1024, "seed": 1, "extras": {"algo_params": {"num_steps": 128}}}
+MINIGRID = PPO | {"env_id": "MiniGrid-Empty-5x5-v0"}
 DDPG = {"algorithm": "DDPG", "env": "classic_control", "env_id": "Pendulum-v1", "running_steps": 400, "seed": 1}
 ROOM = {"cpus": 1, "memory_mb": 1500}
 
 
 def train(stack: Stack, worker: str, name: str, config: dict[str, Any]) -> None:
-    """Train a small policy, unless it is there."""
+    """Train a small policy, unless one of that name is there."""
+    with contextlib.suppress(CommandRefusedError):
+        if stack.state(name).state == "succeeded":
+            return
     run = stack.submit(worker=worker, name=name, config=config, resources=ROOM)
     state = stack.wait_final(run, 800)
     assert state.state == "succeeded", state.reason
@@ -200,15 +205,16 @@ def train(stack: Stack, worker: str, name: str, config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "config", "environment"),
+    ("worker", "name", "config", "environment"),
     [
-        pytest.param("cleanrl", PPO | {"env_id": "CartPole-v1"}, {"id": "CartPole-v1"}, id="mlp"),
-        pytest.param("cleanrl", PPO | {"env_id": "MiniGrid-Empty-5x5-v0"}, {"id": "MiniGrid-Empty-5x5-v0"}, id="cnn"),
-        pytest.param("xuance", DDPG, {"id": "Pendulum-v1", "max_steps": 100}, id="continuous"),
+        pytest.param("cleanrl", "ppo-cartpole", PPO | {"env_id": "CartPole-v1"}, {"id": "CartPole-v1"}, id="mlp"),
+        pytest.param("cleanrl", "ppo-minigrid", MINIGRID, {"id": "MiniGrid-Empty-5x5-v0"}, id="cnn"),
+        pytest.param("xuance", "ddpg-pendulum", DDPG, {"id": "Pendulum-v1", "max_steps": 100}, id="continuous"),
     ],
 )
-def test_one_two_and_eight_shards_with_a_supervisor_killed_play_the_same_actions(arena, worker, config, environment):
-    name = f"{worker}-{environment['id'][:5]}"
+def test_one_two_and_eight_shards_with_a_supervisor_killed_play_the_same_actions(
+    arena, worker, name, config, environment
+):
     train(arena, worker, name, config)
     operators = {"trained": {"worker": worker, "checkpoint": f"run:{name}@last"}, **BASELINES}
     for shards in (1, 2, 8):
@@ -220,6 +226,7 @@ def test_one_two_and_eight_shards_with_a_supervisor_killed_play_the_same_actions
             arena.wait_for("supervisor")
         records = finish(arena, experiment)
         assert len(records) == 3 * 16
-        assert all(each["action_hash"] and not each["failures"] for each in records)
+        assert [each["failures"] for each in records if each["failures"]] == []
+        assert all(each["action_hash"] for each in records)
         assert lines(arena, experiment) == lines(arena, f"{name}-in-1")
     assert len(show(arena, f"{name}-in-8").shards) == 8

@@ -5,19 +5,27 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
+from ulid import ULID
 
 from mosaic_bus.commands.common import Ack, Command, Query
+from mosaic_bus.commands.scheduler import RUN_ID
 from mosaic_bus.messages import ExperimentState, Model, Whole
 
 __all__ = [
+    "CloseSession",
     "ExperimentList",
     "ExperimentName",
     "ExperimentPlan",
     "Experiments",
+    "OpenSession",
     "PlanExperiment",
+    "Session",
+    "SessionList",
+    "Sessions",
     "ShowExperiment",
     "StartExperiment",
     "StopExperiment",
+    "TellSession",
 ]
 
 # Part of topics and of paths.
@@ -92,3 +100,57 @@ class Experiments(Query[ExperimentList]):
     name: ClassVar[str] = "experiments"
     result: ClassVar[type[Model]] = ExperimentList
     limit: Whole = Field(default=100, ge=1, le=10_000)
+
+
+class Session(Model):
+    """A session: an interactive run of the arena in which each lineup plays on a board of its own."""
+
+    session: str = Field(description="the id of its run; what happens on its boards comes as `reply` events of it")
+    name: str
+    state: str = Field(description="state of the run")
+    boards: dict[str, dict[str, str]] = Field(default_factory=dict, description="lineup -> agent -> operator")
+
+
+class OpenSession(Command[Session]):
+    """Start a session: up to eight boards side by side, played command by command, also by people.
+
+    Refused with `invalid_experiment`, `unknown_run`, `missing_checkpoint`, and as `submit` is.
+    """
+
+    name: ClassVar[str] = "open_session"
+    result: ClassVar[type[Model]] = Session
+    run: str = Field(default_factory=lambda: str(ULID()), pattern=RUN_ID, description="makes it idempotent")
+    experiment: dict[str, Any] = Field(description="the fields of an experiment file; episodes and shards do not count")
+
+
+class TellSession(Command[Ack]):
+    """Send a command to the boards of a session: `reset`, `step`, `play`, `pause`, `human_input`, `boards`, `stop`.
+
+    Refused with `unknown_run`, `not_started`, `already_ended`, `not_reading`.
+    """
+
+    name: ClassVar[str] = "tell_session"
+    result: ClassVar[type[Model]] = Ack
+    session: str = Field(description="id or any unique part of it, or the name of the session")
+    request: dict[str, Any] = Field(description="as in manual mode of the arena, with `cmd` and `id`")
+
+
+class CloseSession(Command[Ack]):
+    """End a session. Refused with `unknown_run`, `already_final`."""
+
+    name: ClassVar[str] = "close_session"
+    result: ClassVar[type[Model]] = Ack
+    session: str
+
+
+class SessionList(Model):
+    """Sessions that are open, newest first."""
+
+    sessions: list[Session]
+
+
+class Sessions(Query[SessionList]):
+    """List the sessions that are open."""
+
+    name: ClassVar[str] = "sessions"
+    result: ClassVar[type[Model]] = SessionList

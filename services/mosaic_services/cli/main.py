@@ -69,6 +69,7 @@ COMMANDS = {
     "eval": _Entry("Play an experiment: operators under the same seeds, in parallel.", _EXPERIMENTS),
     "experiments": _Entry("List, show and stop experiments.", _EXPERIMENTS, ("list", "show", "stop")),
     "replay": _Entry("Play an episode of an experiment again, and check that it is the same.", _EXPERIMENTS),
+    "play": _Entry("Play by hand, or watch operators side by side, in the terminal.", _EXPERIMENTS),
     "report": _Entry("Write the report of an experiment: pages, tables, figures.", _EXPERIMENTS),
     "workers": _Entry("Manage workers.", _WORKERS, ("list", "install", "describe", "check", "remove")),
 }

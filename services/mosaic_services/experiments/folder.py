@@ -78,12 +78,11 @@ class ExperimentFolder:
             os.fsync(file.fileno())
 
     def sort(self) -> None:
-        """Put the records in the order of lineup and episode."""
-        if self.episodes.exists():
-            lines = self.episodes.read_bytes().splitlines(keepends=True)
-            ordered = sorted(lines, key=sort_key)
-            if ordered != lines:
-                self._replace(self.episodes, b"".join(ordered))
+        """Put the records in the order of lineup and episode; without a record, make an empty file."""
+        lines = self.episodes.read_bytes().splitlines(keepends=True) if self.episodes.exists() else []
+        ordered = sorted(lines, key=sort_key)
+        if ordered != lines or not lines:
+            self._replace(self.episodes, b"".join(ordered))
 
     def clear(self) -> None:
         """Remove everything."""

@@ -11,9 +11,11 @@ from mosaic_bus.messages import RunSpec
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-__all__ = ["ARENA", "Slice", "cut", "default_shards", "missing", "shard_spec", "without"]
+__all__ = ["ARENA", "SESSIONS", "Slice", "cut", "default_shards", "missing", "session_spec", "shard_spec", "without"]
 
 ARENA = "arena"
+# The group of all sessions.
+SESSIONS = "sessions"
 # Operators that need no worker: the arena plays them itself.
 ARENA_PLAYS = frozenset({"human", "random", "noop"})
 # Fewer episodes than this are not worth a shard of their own: its processes take seconds to start.
@@ -98,6 +100,23 @@ def _cut_evenly(slices: Iterable[Slice], parts: int) -> list[tuple[Slice, ...]]:
 def shard_spec(plan: Mapping[str, Any], play: Sequence[Slice], name: str, requires: Sequence[str] = ()) -> RunSpec:
     """Write the run of one shard. `plan` is the resolved experiment, as in experiment.json."""
     lineups = [each for each in plan["lineups"] if any(piece.lineup == each["name"] for piece in play)]
+    return _spec(plan, lineups, play, name, requires)
+
+
+def session_spec(plan: Mapping[str, Any], name: str) -> RunSpec:
+    """Write the run of a session: all lineups, each on a board of its own, played command by command."""
+    spec = _spec(plan, plan["lineups"], (), name, ())
+    config = {**spec.config, "mode": "manual"}
+    return spec.model_copy(update={"config": config, "interactive": True, "group": SESSIONS})
+
+
+def _spec(
+    plan: Mapping[str, Any],
+    lineups: Sequence[Mapping[str, Any]],
+    play: Sequence[Slice],
+    name: str,
+    requires: Sequence[str],
+) -> RunSpec:
     operators = {operator: plan["operators"][operator] for each in lineups for operator in each["agents"].values()}
     environment = {key: plan["environment"][key] for key in ("id", "family", "kwargs", "max_steps", "imports")}
     config = {

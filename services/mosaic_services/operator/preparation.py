@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mosaic_bus.client import BusClient
     from mosaic_bus.commands import HostList, PlanExperiment, StartExperiment
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "prepare", "read_fields"]
 
 _ANSWER_S = 10.0
 HUMAN = "human"
@@ -64,7 +64,8 @@ async def prepare(
     bus: BusClient, experiments: Path, command: StartExperiment | PlanExperiment, *, restart: bool
 ) -> Prepared:
     """Check a command and find out what is missing; refuse it if it cannot be played."""
-    experiment = _read(command.experiment)
+    experiment = read_fields(command.experiment)
+    _require_no_person(experiment)
     hosts = await bus.request("scheduler", Hosts(), timeout=_ANSWER_S)
     requires = _only_on(command.hosts, hosts)
     resolved, notes = await resolve(bus, experiment.operators)
@@ -96,7 +97,8 @@ async def prepare(
     return Prepared(folder, plan, records, wanted, at_once, requires, notes)
 
 
-def _read(fields: dict[str, Any]) -> Experiment:
+def read_fields(fields: dict[str, Any]) -> Experiment:
+    """Check the fields of an experiment file; refuse them with what is wrong."""
     try:
         experiment = Experiment.model_validate(fields)
         expand_lineups(experiment)
@@ -107,12 +109,15 @@ def _read(fields: dict[str, Any]) -> Experiment:
         problem = Problem(field=".".join(map(str, error.field)), message=error.message)
         said = f"{error.message}; {error.hint}" if error.hint else error.message
         raise CommandRefusedError(RefusalCode.INVALID_EXPERIMENT, said, RefusalDetails(problems=[problem])) from error
+    return experiment
+
+
+def _require_no_person(experiment: Experiment) -> None:
     for name, operator in experiment.operators.items():
         if operator.worker == HUMAN:
             said = f"operators.{name}: nobody can play in an experiment; a person plays with: mosaic play"
             problem = Problem(field=f"operators.{name}.worker", message=said)
             raise CommandRefusedError(RefusalCode.INVALID_EXPERIMENT, said, RefusalDetails(problems=[problem]))
-    return experiment
 
 
 def _only_on(wanted: list[str], hosts: HostList) -> list[str]:

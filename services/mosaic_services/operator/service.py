@@ -11,13 +11,17 @@ from ulid import ULID
 
 from mosaic_bus.commands import (
     Ack,
+    CloseSession,
     ExperimentList,
     ExperimentPlan,
     Experiments,
+    OpenSession,
     PlanExperiment,
+    Sessions,
     ShowExperiment,
     StartExperiment,
     StopExperiment,
+    TellSession,
 )
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
@@ -33,6 +37,7 @@ from mosaic_services.operator.machine import ExperimentMachine
 from mosaic_services.operator.playing import Playing
 from mosaic_services.operator.preparation import prepare
 from mosaic_services.operator.progress import Progress
+from mosaic_services.operator.sessions import SessionDesk
 
 if TYPE_CHECKING:
     from mosaic_services.home import StackHome
@@ -62,6 +67,11 @@ class OperatorService(Service):
         self.handle(StopExperiment, self._on_stop)
         self.handle(ShowExperiment, self._on_show)
         self.handle(Experiments, self._on_experiments)
+        desk = SessionDesk(self.bus)
+        self.handle(OpenSession, desk.open)
+        self.handle(TellSession, desk.tell)
+        self.handle(CloseSession, desk.close)
+        self.handle(Sessions, desk.list)
 
     async def start(self) -> None:
         """Go on with the experiments that were being played."""

@@ -1,0 +1,222 @@
+"""`mosaic play`: play an environment by hand, or watch operators side by side, in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mosaic_bus.commands import CloseSession, OpenSession, Show
+from mosaic_bus.errors import BusError
+from mosaic_services.checkpoint_references import is_reference, parse
+from mosaic_services.cli.display.output import number, plain, say
+from mosaic_services.cli.errors import InputError
+from mosaic_services.cli.options import current
+from mosaic_services.cli.play.conversation import Conversation
+from mosaic_services.experiments.reading import make_experiment
+from mosaic_services.experiments.tasks import players_of
+
+if TYPE_CHECKING:
+    from mosaic_bus import Bus
+
+__all__ = ["command"]
+
+_START_S = 300.0
+_QUIT = {"q", "quit", "exit"}
+_MOST_MOVES = 12
+_PERSON = "you"
+
+
+def command(
+    environment: Annotated[str, typer.Argument(metavar="ENV", help="Id of an environment, such as tictactoe_v3.")],
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="OPERATOR", help="Who plays: random, noop or run:NAME@best; repeat for boards."),
+    ] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", metavar="AGENT", help="The agent that you play (default: the first).")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Nobody plays by hand: each operator has its board.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the environment, for all boards.")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="With --watch: steps to take.")] = 1_000_000,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="With --watch: steps per second.")] = 4.0,
+    confirm: Annotated[bool, typer.Option("--confirm", help="A move counts when you give it twice.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0.1, help="Seconds for your move; then a no-op is played.")
+    ] = None,
+) -> None:
+    """Play by hand: legal moves are listed, and a move is its number or its name. `q` ends it.
+
+    mosaic play tictactoe_v3 --with random
+
+    mosaic play CartPole-v1 --watch --with run:ppo-cartpole@best --with random --rate 10
+    """
+    with current.connect() as bus:
+        operators = _operators(bus, with_ or ["random"])
+        person = {"worker": "human", "config": {"confirm": confirm, **({"timeout_s": timeout} if timeout else {})}}
+        lineups = [{"*": name} for name in operators] if watch else [_seats(environment, as_, list(operators))]
+        used = {name for each in lineups for name in each.values()}
+        playing = {name: each for name, each in {**operators, _PERSON: person}.items() if name in used}
+        document = {"name": "play", "environment": {"id": environment}, "operators": playing, "lineups": lineups}
+        experiment = make_experiment(document, environment)
+        opened = bus.request("operator", OpenSession(experiment=experiment.model_dump(mode="json")), timeout=30)
+        talk = Conversation(bus, opened.session)
+        try:
+            _Play(talk, list(opened.boards), seed).run(None if not watch else (steps, rate))
+        finally:
+            talk.close()
+            _close(bus, opened.session)
+
+
+def _close(bus: Bus, session: str) -> None:
+    try:
+        bus.request("operator", CloseSession(session=session))
+    except BusError as error:
+        print(f"note: {error}", file=sys.stderr)
+
+
+def _operators(bus: Bus, words: list[str]) -> dict[str, dict[str, Any]]:
+    """Operators from words: `random`, `noop` or a run's checkpoint, whose worker plays it."""
+    found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        if is_reference(word):
+            parsed = parse(word)
+            if parsed is None:
+                raise InputError(f"{word!r} is no checkpoint", "write run:NAME@best, run:NAME@last or run:NAME@STEP")
+            trained = bus.request("scheduler", Show(run=parsed[0]))
+            name, entry = trained.run.name[:60], {"worker": trained.spec.worker, "checkpoint": word}
+            entry["profile"] = trained.spec.profile
+        elif word in {"random", "noop"}:
+            name, entry = word, {"worker": word}
+        else:
+            raise InputError(f"nobody is called {word!r}", "known: random, noop, run:NAME@best")
+        found[name if name not in found else f"{name}-{len(found) + 1}"] = entry
+    return found
+
+
+def _seats(environment: str, agent: str | None, others: list[str]) -> dict[str, str]:
+    """Who sits where: you in one seat, the first operator in every other."""
+    players = players_of(environment)
+    if players is not None:
+        mine = agent or players[0]
+        if mine not in players:
+            raise InputError(f"no agent is called {mine!r}", f"the agents are: {', '.join(players)}")
+        return {player: _PERSON if player == mine else others[0] for player in players}
+    return {"*": _PERSON} if agent is None else {agent: _PERSON, "*": others[0]}
+
+
+class _Play:
+    """Shows boards as they change, and reads moves."""
+
+    def __init__(self, talk: Conversation, boards: list[str], seed: int | None) -> None:
+        self._talk = talk
+        self._boards = boards
+        self._seed = seed
+
+    def run(self, watched: tuple[int, float] | None) -> None:
+        """Play episodes until the player leaves, or one if nobody plays by hand."""
+        say(("starting the session…", "bright_black"))
+        self._await_boards()
+        self._talk.ask(cmd="reset", **({} if self._seed is None else {"seed": self._seed}))
+        if watched is not None:
+            self._watch(*watched)
+        else:
+            self._play()
+
+    def _await_boards(self) -> None:
+        waiting = set(self._boards)
+        while waiting:
+            told = self._listen()
+            if told.get("type") != "board":
+                continue
+            if told["status"] == "ready":
+                waiting.discard(told["board"])
+            elif told["status"] in {"refused", "failed"}:
+                waiting.discard(told["board"])
+                self._boards.remove(told["board"])
+                say((f"{told['board']}: ", "bold"), (str(told.get("message")), "red"))
+        if not self._boards:
+            raise InputError("no board can be played")
+
+    def _listen(self) -> dict[str, Any]:
+        told = self._talk.listen(_START_S)
+        if told is None:
+            raise InputError(f"the session said nothing for {_START_S:g} s", f"see: mosaic logs {self._talk.session}")
+        return told
+
+    def _watch(self, steps: int, rate: float) -> None:
+        playing = set(self._boards)
+        self._talk.ask(cmd="play", rate=rate)
+        while playing:
+            told = self._listen()
+            if told.get("type") == "board" and told["board"] in playing:
+                say(_line(told))
+                if told["status"] in {"over", "failed", "refused"} or told.get("step", 0) >= steps:
+                    playing.discard(told["board"])
+
+    def _play(self) -> None:
+        self._talk.ask(cmd="step")
+        while True:
+            told = self._listen()
+            if told.get("type") == "error":
+                say((str(told.get("message")), "red"))
+                if not self._move():
+                    return
+            elif told.get("type") == "confirm":
+                say(f"{told['label']}? give it once more")
+                if not self._move():
+                    return
+            elif told.get("type") == "board":
+                say(_line(told))
+                if told["status"] == "waiting_for_human":
+                    self._offer(told)
+                    if not self._move():
+                        return
+                elif told["status"] == "step":
+                    self._talk.ask(cmd="step")
+                elif told["status"] in {"over", "failed"}:
+                    return
+
+    @staticmethod
+    def _offer(told: dict[str, Any]) -> None:
+        for agent in told["waiting"]:
+            turn = told["turns"][agent]
+            legal = turn.get("legal_moves")
+            say((f"{agent} sees ", "bright_black"), plain(str(turn.get("observation")))[:300])
+            if legal is None:
+                say("a move is a list of numbers, such as [0.5]")
+                continue
+            shown = [f"{each['action']} {each['label']}" for each in legal[:_MOST_MOVES]]
+            more = f" … and {len(legal) - _MOST_MOVES} more" if len(legal) > _MOST_MOVES else ""
+            say("legal: ", (" · ".join(shown) + more, "bold"))
+
+    def _move(self) -> bool:
+        """Read a move and send it; False if the player leaves."""
+        try:
+            text = input("move> ").strip()
+        except EOFError:
+            return False
+        if text in _QUIT:
+            return False
+        from mosaic_services.specs import load_yaml  # noqa: PLC0415 - start-up time
+
+        self._talk.ask(cmd="human_input", action=load_yaml(text) if text.startswith("[") else text)
+        return True
+
+
+def _line(told: dict[str, Any]) -> str:
+    """One line about a board."""
+    parts = [f"{told['board']}: {told['status']}"]
+    if "step" in told or "length" in told:
+        parts.append(f"step {told.get('step', told.get('length'))}")
+    parts += [f"{agent} plays {plain(str(moved.get('label')))}" for agent, moved in (told.get("moved") or {}).items()]
+    if told.get("returns"):
+        parts.append("return " + ", ".join(f"{agent} {number(value)}" for agent, value in told["returns"].items()))
+    if told.get("ended"):
+        parts.append(f"ended: {told['ended']}")
+    if told.get("winners"):
+        parts.append(f"won by {', '.join(told['winners'])}")
+    if told.get("message"):
+        parts.append(plain(str(told["message"])))
+    return "   ".join(parts)
