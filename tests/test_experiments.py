@@ -11,8 +11,16 @@ import pytest
 from mosaic_cli import Cli
 from stack import ROOT, Stack, wait_until
 
-from mosaic_bus import CommandRefusedError
-from mosaic_bus.commands import ShowExperiment, StartExperiment, StopExperiment
+from mosaic_bus import CommandRefusedError, topics
+from mosaic_bus.commands import (
+    CloseSession,
+    OpenSession,
+    Sessions,
+    ShowExperiment,
+    StartExperiment,
+    StopExperiment,
+    TellSession,
+)
 from mosaic_services.environments import build, recipe_for
 from mosaic_services.home import StackHome
 
@@ -185,6 +193,30 @@ def test_bad_input_is_named_and_the_rest_goes_on(arena):
             start(arena, "bad", **fields)
         assert refused.value.code == code
     assert not (arena.home.experiments / "bad").exists()
+
+
+def test_person_plays_in_the_terminal_and_a_session_passes_commands_on(arena):
+    cli = Cli(arena.home.path)
+    moves = "4\n99\n" + "".join(f"{move}\n" for move in 3 * list(range(9)))
+    played = cli("play", "tictactoe_v3", "--with", "random", "--seed", "1", stdin=moves)
+    assert "legal: 0 " in played.stdout
+    assert "99 is not in" in played.stdout
+    assert ": over " in played.stdout
+    watched = cli(
+        "play", "CartPole-v1", "--watch", "--with", "random", "--with", "noop", "--seed", "3", "--rate", "200"
+    )
+    assert {"noop: over", "random: over"} <= {line.partition("   ")[0] for line in watched.stdout.splitlines()}
+
+    document = {"name": "lesson", "environment": {"id": "CartPole-v1"}, "operators": {"me": {"worker": "human"}}}
+    session = arena.bus.request("operator", OpenSession(experiment=document), timeout=60).session
+    arena.wait_state(session, "running")
+    assert [each.session for each in arena.bus.request("operator", Sessions()).sessions] == [session]
+    live = arena.bus.listen(topics.journal(session), timeout=60)
+    arena.bus.request("operator", TellSession(session=session, request={"cmd": "boards", "id": 7}))
+    answers = (json.loads(line) for message in live for line in message.buffers[0].splitlines())
+    assert next(each["reply"] for each in answers if each.get("id") == 7)["boards"] == {"me": {"*": "me"}}
+    arena.bus.request("operator", CloseSession(session=session))
+    assert arena.wait_final(session).state == "succeeded"
 
 
 PPO = {"algo": "ppo", "total_timesteps": 1024, "seed": 1, "extras": {"algo_params": {"num_steps": 128}}}

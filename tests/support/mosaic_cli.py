@@ -23,9 +23,17 @@ class Cli:
         self.env = {**os.environ, "MOSAIC_HOME": str(home), "NO_COLOR": "1", "TERM": "dumb"}
         self.env.pop("MOSAIC_BUS", None)
 
-    def __call__(self, *arguments: str, code: int | None = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: str, code: int | None = 0, timeout: float = 300, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [*MOSAIC, *arguments], env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+            [*MOSAIC, *arguments],
+            env=self.env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
         assert code in (None, done.returncode), f"{arguments} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
