@@ -245,8 +245,6 @@ def _against(actor: RayPolicyActor, config: RayWorkerConfig, seed: int) -> RayPo
     """Let other policies act for the agents that `opponents` names."""
     if not config.opponents:
         return actor
-    if unknown := sorted(config.opponents.keys() - set(actor.agents)):
-        raise ConfigError(f"opponents.{unknown[0]}: there is no such agent; there are {', '.join(actor.agents)}")
     policies: dict[str, Any] = dict.fromkeys(actor.agents, actor)
     actions = {agent: space_from_json(space) for agent, space in actor.about.action_spaces.items()}
     anyone = RandomActor(actions, seed)

@@ -30,6 +30,7 @@ def preflight(config: RayWorkerConfig, resume: Resume | None = None) -> dict[str
     set_variables(config.resources.address, os.environ)
     if config.mode == "policy_eval":
         about = _about(config.policy_path or "", "policy_path")
+        _check_opponents(config, about)
         task = f"evaluation of {about.algorithm} on {about.env_id}, {about.step:,} steps"
         return {"mode": config.mode, "task": task, "env_id": about.env_id, "total_episodes": config.eval_episodes}
     if not config.resources.address:
@@ -131,6 +132,16 @@ def _continued(config: RayWorkerConfig, resume: Resume | None) -> tuple[str | No
 
 def _about(path: str, field: str) -> About:
     return read_about(find_checkpoint(path, field), field)
+
+
+def _check_opponents(config: RayWorkerConfig, about: About) -> None:
+    """Refuse opponents that are no agents of the checkpoint's environment, or have no checkpoint for it."""
+    for agent, path in config.opponents.items():
+        field = f"opponents.{agent}"
+        if agent not in about.agents:
+            raise ConfigError(f"{field}: there is no such agent; there are {', '.join(about.agents)}")
+        if path != "random" and (other := _about(path, field).env_id) != about.env_id:
+            raise ConfigError(f"{field}: it was trained on {other}, the policy on {about.env_id}")
 
 
 def _target(config: RayWorkerConfig, about: About | None, resume: Resume | None) -> int:

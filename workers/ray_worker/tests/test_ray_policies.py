@@ -291,6 +291,13 @@ def test_a_run_evaluates_a_checkpoint_and_keeps_the_files(rllib, trained):
     summary = json.loads((rllib.folder / "evaluation" / "summary.json").read_text())
     assert events[-1]["summary"] == summary
     assert summary["policies"]["player_2"] == "random"
+    for opponents, words in (
+        ({"player_9": "random"}, "opponents.player_9: .*player_1, player_2"),
+        ({"player_2": str(trained / "memory")}, "opponents.player_2: .*CartPole-v1"),
+        ({"player_2": str(trained)}, "opponents.player_2: .*no mosaic.json"),
+    ):
+        (refused,) = rllib.run(code=2, **given, opponents=opponents)
+        assert re.search(words, refused["error"]), refused
 
 
 def test_agents_play_elsewhere_in_several_lanes_and_inside(rllib, trained):
