@@ -6,6 +6,7 @@ outcome: the record of an episode never depends on the episodes beside it.
 """
 
 import select
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,7 +22,7 @@ from arena_worker.videos import Video
 __all__ = ["Table"]
 
 _TICK_S = 1.0
-"""Maximum time between two looks at whether to stop."""
+"""Maximum time between two looks at whether to stop, and at whether an answer is overdue."""
 
 
 class Table:
@@ -52,6 +53,7 @@ class Table:
         self._under_way: dict[str, int] = dict.fromkeys(self._waiting, 0)
         self._ready: deque[Lane] = deque()
         self._idle: list[Lane] = []
+        self._look_at = 0.0
 
     def play(self, episodes: Iterable[int]) -> None:
         """Play all of these episodes."""
@@ -163,16 +165,19 @@ class Table:
         self._under_way[seat.agent] += 1
 
     def _receive(self) -> None:
-        """Wait for answers, and take those that have come."""
-        processes = {seat.process.fd: seat.process for seat in self._asked if seat.process.is_awaited}
-        if not processes:
+        """Wait for answers, and take those that have come; now and then see whether one is overdue."""
+        processes = {seat.process.fd: seat.process for seat in self._asked}
+        if not any(process.is_awaited for process in processes.values()):
             return
-        patience = min(process.patience() for process in processes.values())
-        for fd in select.select(list(processes), [], [], max(0.0, min(patience, _TICK_S)))[0]:
-            self._take(processes.pop(fd))
-        for process in processes.values():
-            if process.patience() <= 0:
-                self._take(process, late=True)
+        ready = select.select(processes, [], [], _TICK_S)[0]
+        for fd in ready:
+            self._take(processes[fd])
+        now = time.monotonic()
+        if not ready or now >= self._look_at:
+            self._look_at = now + _TICK_S
+            for process in processes.values():
+                if process.patience() <= 0:
+                    self._take(process, late=True)
 
     def _take(self, process: PolicyProcess, *, late: bool = False) -> None:
         awaited = process.awaited
