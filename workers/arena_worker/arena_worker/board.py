@@ -267,7 +267,7 @@ class Board(threading.Thread):
 def _read(process: PolicyProcess) -> dict[str, Any]:
     """Wait for one answer."""
     while True:
-        for _, reply in process.collect(max(process.patience(), 0.001)):
+        for _, reply in process.wait():
             return reply
 
 

@@ -10,11 +10,16 @@ from arena_worker.games import Game, Turn
 from arena_worker.seats import Seat
 from arena_worker.seeds import Seeds
 from arena_worker.videos import Video
+from mosaic_worker.errors import WorkerError
 
-__all__ = ["Lane"]
+__all__ = ["GameError", "Lane"]
 
 _TRAIL = 1 << 16
 """Bytes of actions that are kept before they are hashed: many small updates of a hash are slow."""
+
+
+class GameError(WorkerError):
+    """The environment raised an error."""
 
 
 class Lane:
@@ -75,7 +80,11 @@ class Lane:
         if len(trail) > _TRAIL:
             self._hash.update(trail)
             trail.clear()
-        self.turns = self.game.move(actions)
+        try:
+            self.turns = self.game.move(actions)
+        except Exception as error:
+            where = f"episode {self.episode} (seed {self.env_seed}), step {self.length}"
+            raise GameError(f"the environment raised in {where}: {type(error).__name__}: {error}") from error
         self._earn()
         if self.steps is not None:
             self.steps.append({"step": self.length, "actions": actions, "rewards": dict(self.game.rewards)})

@@ -1,6 +1,6 @@
 """The policies of a shard: starts their processes, seats them, and starts one again that has died."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,10 @@ class Policies:
         uses: Sequence[Mapping[str, Any]],
         run_dir: Path,
         emitter: Emitter,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start policies in the environments that the run uses."""
+        """Start policies in the environments that the run uses; `check` is called while they are waited for."""
+        self._check = check
         self._config = config
         self._uses = {(use["worker"], use["profile"]): use for use in uses}
         self._run_dir = run_dir
@@ -161,6 +163,6 @@ class Policies:
             "checkpoint": entry.checkpoint,
         }
         folder = self._run_dir / "operators" / operator
-        process = PolicyProcess(operator, list(use["argv"]), use["environ"], folder, document)
+        process = PolicyProcess(operator, list(use["argv"]), use["environ"], folder, document, self._check)
         self._processes[operator] = process
         return process

@@ -131,6 +131,6 @@ def _ask(seat: PolicySeat, turns: list[Turn], seeds: list[int], timeout_s: float
     line = seat.request(lanes, turns, probabilities=True)
     seat.process.post(line, "decision", timeout_s, "select_actions")
     while True:
-        for sent, reply in seat.process.collect(seat.process.patience()):
+        for sent, reply in seat.process.wait():
             if reply.get("type") == "error" or sent.purpose == "decision":
                 return [encode(list(each)) for each in seat.decisions(reply, len(turns))]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ _EXACT = {"MKL_CBWR": "AVX2,STRICT", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": 
 """One thread and fixed code paths, so that a decision has the same bits wherever it is made."""
 _UNASKED = frozenset({"init", "ready", "waiting_for_human"})
 _GRACE_S = 2.0
+_TICK_S = 0.5
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """An address in memory differs from process to process, and a record must not."""
 _CHUNK = 1 << 16
@@ -51,9 +52,18 @@ class Answer:
 class PolicyProcess:
     """One policy: starts it in its own session, and ends it with all that it started."""
 
-    def __init__(self, name: str, argv: list[str], environ: Mapping[str, str], folder: Path, document: Any) -> None:
-        """Start it with a config; `folder` is its working folder."""
+    def __init__(
+        self,
+        name: str,
+        argv: list[str],
+        environ: Mapping[str, str],
+        folder: Path,
+        document: Any,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start it with a config; `folder` is its working folder, `check` is called while it is waited for."""
         self.name = name
+        self._check = check
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "worker.json"
         config.write_bytes(encode(document))
@@ -96,7 +106,7 @@ class PolicyProcess:
         """Send a request and wait for its answer; PolicyError if it is an error or does not come."""
         self.post(encode(request), None, timeout_s, str(request.get("cmd")))
         while True:
-            for _, reply in self.collect(self.patience()):
+            for _, reply in self.wait():
                 if reply.get("type") == "error":
                     raise PolicyError("raised", str(reply.get("message")))
                 return reply
@@ -114,6 +124,11 @@ class PolicyProcess:
     def patience(self) -> float:
         """Seconds until the oldest answer is overdue."""
         return self._awaited[0].deadline - time.monotonic() if self._awaited else 3600.0
+
+    def wait(self) -> list[tuple[Answer, dict[str, Any]]]:
+        """Wait a moment for answers; PolicyError if one is overdue or will never come."""
+        self._check()
+        return self.collect(min(max(self.patience(), 0.001), _TICK_S))
 
     def collect(self, timeout_s: float = 0.0) -> list[tuple[Answer, dict[str, Any]]]:
         """Return the answers that have come, and wait for one if told how long; PolicyError if it will never come."""
