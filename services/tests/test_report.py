@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from mosaic_services.experiments.model import Experiment
+from mosaic_services.experiments.plan import make_plan
 from mosaic_services.report import ReportError, Training, terminal_lines, write_report
 from mosaic_services.report.analysis import analyse
 from mosaic_services.report.source import read_experiment, read_records
@@ -87,6 +89,15 @@ def test_terminal_shows_a_row_for_each_operator_and_who_is_better(scores):
     assert float(good[1]) == pytest.approx(scores["good"].mean(), abs=0.06)
     assert lines[4].startswith("good beats random with probability 0.9")
     assert lines[-1] == "report: r/index.html    rerun: mosaic eval pole.yaml"
+
+
+def test_target_of_the_file_is_that_of_the_optimality_gap(scores):
+    operators = {name: {"worker": "w"} for name in scores}
+    fields = {"name": "pole", "environment": {"id": "CartPole-v1"}, "operators": operators, "target": 475}
+    plan = make_plan(Experiment.model_validate(fields), {})
+    found = analyse(plan, solo(scores)[1])
+    assert found.rows[0].score.gap == pytest.approx(475 - np.minimum(scores["good"], 475).mean())
+    assert analyse({**plan, "target": None}, solo(scores)[1]).target == 500
 
 
 def test_seeds_far_apart_are_named_by_their_root(scores):

@@ -163,6 +163,9 @@ class Experiment(Part):
     until: Until | None = None
     budget: Budget = Field(default_factory=Budget)
     videos: tuple[Annotated[Whole, Field(ge=0)], ...] = Field(default=(), description="episodes that are filmed")
+    target: float | None = Field(
+        default=None, allow_inf_nan=False, description="score that the report's optimality gap refers to"
+    )
     steps: bool = Field(default=False, description="also record every step, in steps.jsonl of each shard")
     lanes: Whole = Field(default=16, ge=1, le=1024, description="episodes that a shard plays at the same time")
     exact: bool = Field(default=False, description="refuse results of hosts whose numerics differ")
