@@ -1,5 +1,6 @@
 """RLlib's AlgorithmConfig for a run, and what an algorithm cannot do, refused before Ray starts."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,9 +98,11 @@ def algorithm_config(task: Task, config: RayWorkerConfig, seed: int, run_dir: Pa
     made = config_class(task.algorithm)()
     made.environment(ENV_NAME, env_config=env_config, disable_env_checking=True)
     made.framework("torch")
-    made.debugging(seed=seed + first_step, log_level="WARN")
+    logging.getLogger("ray.rllib.algorithms").setLevel(logging.ERROR)  # It warns that the new API stack is in use.
+    made.debugging(seed=seed + first_step, log_level="ERROR")
     made.callbacks(EpisodeReporter)
-    made.fault_tolerance(restart_failed_env_runners=True)
+    # An environment that fails would be restarted a thousand times. A failed run can be retried from its checkpoint.
+    made.fault_tolerance(restart_failed_env_runners=False)
     made.env_runners(
         num_env_runners=resources.num_workers,
         num_envs_per_env_runner=resources.num_envs_per_worker,

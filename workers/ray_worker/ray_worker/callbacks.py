@@ -44,7 +44,7 @@ class EpisodeReporter(RLlibCallback):  # type: ignore[misc]
             parts = getattr(chunk, "agent_episodes", None) or {AGENT: chunk}
             for agent, part in parts.items():
                 returns[agent] = returns.get(agent, 0.0) + float(part.get_return())
-                modules[agent] = getattr(part, "module_id", None) or ""
+                modules[agent] = episode.module_for(agent) if chunk is not part else ""
         # Not the sum of the chunks' lengths: the learner has added a step to each that it was given.
         length = episode.env_t if hasattr(episode, "env_t") else episode.t
         found = {"returns": returns, "modules": modules, "length": int(length)}

@@ -19,6 +19,8 @@ __all__ = ["preflight", "run", "training_config"]
 
 _PACKAGES = ("ray", "torch", "gymnasium", "pettingzoo", "mpe2", "numpy")
 _SEEDS = 2**31 - 1
+_KEPT = ("environment", "training", "policy_configuration", "self_play", "seed")
+"""Parts of a config that a resumed training keeps."""
 
 Context = RunContext[RayWorkerConfig]
 
@@ -27,19 +29,20 @@ def preflight(config: RayWorkerConfig, resume: Resume | None = None) -> dict[str
     """Return a plan of what would run; ConfigError for what can be known to fail. `--dry-run` does the same."""
     if config.mode == "interactive":
         raise ConfigError("mode: interactive is started with --interactive, or as an interactive run")
-    set_variables(config.resources.address, os.environ)
     if config.mode == "policy_eval":
+        set_variables("", os.environ)
         about = _about(config.policy_path or "", "policy_path")
         _check_opponents(config, about)
         task = f"evaluation of {about.algorithm} on {about.env_id}, {about.step:,} steps"
         return {"mode": config.mode, "task": task, "env_id": about.env_id, "total_episodes": config.eval_episodes}
-    if not config.resources.address:
-        check_resources(config.resources, {"CPU": cpus_here(), "GPU": _gpus()}, "this machine")
     path, field = _continued(config, resume)
     about = None if path is None else _about(path, field)
     if about is not None and resume is None:
         _check_same(config, about, field)
     wanted = training_config(config, about)
+    set_variables(wanted.resources.address, os.environ)
+    if not wanted.resources.address:
+        check_resources(wanted.resources, {"CPU": cpus_here(), "GPU": _gpus()}, "this machine")
     from ray_worker.algo_params import A2C_NOTE  # noqa: PLC0415 - takes seconds
     from ray_worker.algorithms import algorithm_config, task_of  # noqa: PLC0415 - as above
 
@@ -87,17 +90,15 @@ def run(context: Context) -> None:
 
 
 def training_config(config: RayWorkerConfig, about: About | None) -> RayWorkerConfig:
-    """The config to train with: a resumed training keeps the checkpoint's, but for its resources and frames."""
+    """The config to train with: a resumed training keeps the checkpoint's, but for given resources and frames."""
     if about is None:
         return config
-    kept = ("environment", "training", "policy_configuration", "self_play", "seed")
-    return RayWorkerConfig.model_validate(
-        {
-            **config.model_dump(exclude_unset=True),
-            "run_id": config.run_id,
-            **{name: about.config[name] for name in kept},
-        }
-    )
+    given = config.model_dump(exclude_unset=True)
+    kept = {
+        name: about.config[name] for name in ("environment", "training", "policy_configuration", "self_play", "seed")
+    }
+    parts = {name: {**about.config[name], **given.get(name, {})} for name in ("resources", "checkpoint")}
+    return RayWorkerConfig.model_validate({**given, **kept, **parts, "mode": "train"})
 
 
 def _evaluate(context: Context, seed: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.stop import Stop
 from ray_worker import get_worker_metadata
-from ray_worker.checkpoints import find_checkpoint, read_about
+from ray_worker.checkpoints import find_checkpoint, module_path, read_about
 from ray_worker.cluster import connect, set_variables
 from ray_worker.config import RayWorkerConfig, ResourceConfig
 
@@ -80,8 +80,22 @@ def events(training):
 
 def weights(training):
     """Every module's weights as lists of numbers, by module and name."""
-    found = training.algorithm.learner_group.get_weights()
-    return {module: {name: each.tolist() for name, each in state.items()} for module, state in found.items()}
+    return _numbers(training.algorithm.learner_group.get_weights())
+
+
+def saved_weights(name):
+    """The same of a training's last checkpoint. An asynchronous learner goes on learning after it was saved."""
+    from ray.rllib.core.rl_module.rl_module import RLModule
+
+    path = find_checkpoint(Path.cwd() / name, "path")
+    modules = read_about(path, "path").modules
+    return _numbers(
+        {module: RLModule.from_checkpoint(str(module_path(path, module))).get_state() for module in modules}
+    )
+
+
+def _numbers(states):
+    return {module: {name: each.tolist() for name, each in state.items()} for module, state in states.items()}
 
 
 def refusal(given):
