@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE_S = 280
+DEADLINE_S = 800
 WORKER = Path(__file__).parents[1]
 
 

@@ -26,7 +26,7 @@ with cluster():
         found[name] = {
             "trained": trained,
             "moved": untrained != weights(before),
-            "restored": weights(after) == saved_weights(name),
+            "restored": has_weights(after, name),
             "about": about,
         }
         found[name]["resumed"] = finish(after)

@@ -83,15 +83,18 @@ def weights(training):
     return _numbers(training.algorithm.learner_group.get_weights())
 
 
-def saved_weights(name):
-    """The same of a training's last checkpoint. An asynchronous learner goes on learning after it was saved."""
+def has_weights(training, name):
+    """Whether a training has the weights of another one's last checkpoint, apart from target networks.
+
+    Not those of the other training itself: an asynchronous learner goes on learning after it was saved.
+    """
     from ray.rllib.core.rl_module.rl_module import RLModule
 
     path = find_checkpoint(Path.cwd() / name, "path")
     modules = read_about(path, "path").modules
-    return _numbers(
-        {module: RLModule.from_checkpoint(str(module_path(path, module))).get_state() for module in modules}
-    )
+    saved = {module: RLModule.from_checkpoint(str(module_path(path, module))).get_state() for module in modules}
+    now = weights(training)
+    return all(now[module][key] == each for module, state in _numbers(saved).items() for key, each in state.items())
 
 
 def _numbers(states):
