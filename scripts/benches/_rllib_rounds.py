@@ -26,7 +26,6 @@ set_variables("", os.environ)
 
 import torch  # noqa: E402 - Ray reads its variables when it is imported
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402 - as above
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # noqa: E402 - as above
 from ray_worker.algorithms import task_of  # noqa: E402 - as above
 from ray_worker.sitecustomize import keep_out_of_home  # noqa: E402 - as above
 from ray_worker.training import Start, Training  # noqa: E402 - as above
@@ -52,7 +51,7 @@ class Loops:
             .env_runners(num_env_runners=0, num_envs_per_env_runner=resources.num_envs_per_worker)
             .learners(num_learners=0)
             .training(**training.algo_params)
-            .rl_module(model_config=DefaultModelConfig(**training.network))
+            .rl_module(model_config=dict(training.network))
             .debugging(seed=SEED, log_level="WARN")
         )
         keep_out_of_home(self._run_dir)

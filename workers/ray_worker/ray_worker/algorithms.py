@@ -140,7 +140,9 @@ def _set_modules(made: Any, task: Task, network: Mapping[str, Any]) -> None:
 
     from ray_worker import networks  # noqa: PLC0415 - as above
 
-    made.rl_module(model_config=_model_config(network))
+    _check_network(network)
+    # Not as a DefaultModelConfig: then actor and critic would share layers, which PPO's own default is not.
+    made.rl_module(model_config=dict(network))
     policies, found = task.policies, task.spaces
     if not task.environment.is_multi:
         return
@@ -171,12 +173,12 @@ def _set_modules(made: Any, task: Task, network: Mapping[str, Any]) -> None:
     made.rl_module(rl_module_spec=MultiRLModuleSpec(**modules))
 
 
-def _model_config(network: Mapping[str, Any]) -> Any:
-    """RLlib's settings of its default networks."""
+def _check_network(network: Mapping[str, Any]) -> None:
+    """Refuse what RLlib's default networks do not have."""
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # noqa: PLC0415 - takes seconds
 
     try:
-        return DefaultModelConfig(**network)
+        DefaultModelConfig(**network)
     except TypeError as error:
         known = ", ".join(DefaultModelConfig.__dataclass_fields__)
         raise ConfigError(f"training.network: {error}; RLlib has: {known}") from error
