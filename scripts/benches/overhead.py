@@ -19,6 +19,9 @@ without the correction.
 simple_spread_v3 with the settings of configs/runs/vdn-spread.yaml, by XuanCe alone (own environments, no callback)
 and as the worker does it (every episode, the losses and a checkpoint), in turns, in one process of the worker's
 virtualenv (_xuance_rounds.py). It is the ratio of the median rates of steps per second of CPU time.
+
+`rllib_ratio` is the same of the ray worker (_rllib_rounds.py): PPO on CartPole-v1 with the settings of
+configs/runs/rllib-cartpole.yaml, by RLlib alone and as the worker does it, on one Ray, environments in the driver.
 """
 
 from __future__ import annotations
@@ -53,9 +56,9 @@ if TYPE_CHECKING:
     from mosaic_services.home import StackHome
 
 SHAPES = ROOT / "workers" / "cleanrl_worker" / "tests" / "shapes"
-STEPS = {"ppo": 25_000, "dqn": 12_000, "xuance": 5_000}
+STEPS = {"ppo": 25_000, "dqn": 12_000, "xuance": 5_000, "rllib": 5_000}
 SHORT_ROUNDS = 4
-"""Rounds of XuanCe in place of one: short ones, so that both ways meet the same load of the machine."""
+"""Rounds of XuanCe and RLlib in place of one: short ones, so that both ways meet the same load of the machine."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _RATES = re.compile(r"steps per second: ([0-9.]+), per ruler: ([0-9.]+)")
 Rates = tuple[float, float]
@@ -150,12 +153,12 @@ def of_cleanrl(stack: Stack, folder: Path, rounds: int, scale: float) -> dict[st
     }
 
 
-def of_xuance(home: StackHome, rounds: int, scale: float) -> dict[str, Any]:
-    """Measure the worker that has XuanCe in its own process."""
-    environment = environment_of("xuance", home)
-    config = yaml.safe_load((ROOT / "configs" / "runs" / "vdn-spread.yaml").read_text())["config"]
-    script = Path(__file__).with_name("_xuance_rounds.py")
-    steps = int(STEPS["xuance"] * scale)
+def of_library(worker: str, library: str, run: str, home: StackHome, rounds: int, scale: float) -> dict[str, Any]:
+    """Measure a worker that has its library in its own process, with the settings of a run."""
+    environment = environment_of(worker, home)
+    config = yaml.safe_load((ROOT / "configs" / "runs" / f"{run}.yaml").read_text())["config"]
+    script = Path(__file__).with_name(f"_{library}_rounds.py")
+    steps = int(STEPS[library] * scale)
     config |= {"checkpoint_every": steps}
     ended = subprocess.run(
         [str(environment.python), str(script), json.dumps(config), str(steps), str(SHORT_ROUNDS * rounds)],
@@ -171,7 +174,7 @@ def of_xuance(home: StackHome, rounds: int, scale: float) -> dict[str, Any]:
         worker, alone = (statistics.median(each[way][by] for each in found) for way in ("worker", "alone"))
         return round(worker / alone, 3)
 
-    return {"xuance_ratio": ratio(0), "clock": {"xuance_ratio": ratio(1)}, "rounds": found}
+    return {f"{library}_ratio": ratio(0), "clock": {f"{library}_ratio": ratio(1)}, "rounds": found}
 
 
 def environment_of(worker: str, home: StackHome) -> Environment:
@@ -184,15 +187,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--scale", type=float, default=1.0, help="of the steps of each training")
-    parser.add_argument("--only", choices=["cleanrl", "xuance"], help="measure one of the two workers")
+    parser.add_argument("--only", choices=["cleanrl", "xuance", "ray"], help="measure one of the workers")
     arguments = parser.parse_args()
     # Inherited by services and scripts, so that both kinds of runs have the same number of threads.
     os.environ.update(ONE_THREAD)
     result: dict[str, Any] = {"clock": {}, "rounds": {}}
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as folder, Stack(Path(folder) / "home") as stack:
+        size = stack.home, arguments.rounds, arguments.scale
         ways: dict[str, Callable[[], dict[str, Any]]] = {
             "cleanrl": lambda: of_cleanrl(stack, Path(folder), arguments.rounds, arguments.scale),
-            "xuance": lambda: of_xuance(stack.home, arguments.rounds, arguments.scale),
+            "xuance": lambda: of_library("xuance", "xuance", "vdn-spread", *size),
+            "ray": lambda: of_library("ray", "rllib", "rllib-cartpole", *size),
         }
         for worker, measure in ways.items():
             if arguments.only in (None, worker):
