@@ -103,16 +103,24 @@ class Playing:
         follower = Follower(self._bus, group=self.machine.plan["group"], hosts=False)
         await follower.start()
         tasks = [asyncio.create_task(each) for each in (self._follow(follower), self._publish_changes())]
+        tasks.append(asyncio.create_task(self._work()))
         try:
-            while not self._over.is_set():
-                instruction, document = await self._queue.get()
-                await self._carry_out(instruction, document)
+            # The work ends with the experiment, the others never: one that ends has failed, and so has this.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await follower.close()
         self.publish()
+
+    async def _work(self) -> None:
+        while not self._over.is_set():
+            instruction, document = await self._queue.get()
+            await self._carry_out(instruction, document)
 
     async def _follow(self, follower: Follower) -> None:
         revision = 0
