@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from stack import Stack, wait_until
 
@@ -157,17 +158,40 @@ def test_a_policy_whose_spaces_do_not_fit_is_named_and_the_rest_goes_on(trained)
     assert "was trained with" in failure["message"]
 
 
-def test_a_shard_outlives_its_supervisor_and_a_killed_one_goes_on_where_it_was(trained):
-    operators = {"random": {"worker": "baseline"}}
-    calm = play(trained, "CartPole-v1", operators, episodes=(0, 300), lanes=4)
-    expected = records(trained, calm)
-    run = play(trained, "CartPole-v1", operators, episodes=(0, 300), lanes=4)
-
+def wait_for_episodes(stack: Stack, run: str) -> None:
     def has_begun() -> bool:
-        journal = trained.journal(run)
+        journal = stack.journal(run)
         return journal.exists() and journal.read_bytes().count(b'"event":"episode"') > 10
 
     wait_until("the shard plays", has_begun)
-    trained.kill_and_restart("supervisor")
-    trained.wait_for("supervisor")
-    assert records(trained, run) == expected
+
+
+def test_a_shard_outlives_its_supervisor_and_a_killed_one_goes_on_where_it_was(tmp_path):
+    home = StackHome.find(tmp_path / "build")
+    for worker in ("arena", "baseline"):
+        build(recipe_for(worker, home), "default", lambda _step, _percent: None)
+    with Stack(tmp_path / "home", environ={"MOSAIC_WORKERS": ""}) as stack:
+        many = {"operators": {"random": {"worker": "baseline"}}, "episodes": (0, 400), "lanes": 4}
+        expected = records(stack, play(stack, "CartPole-v1", **many))
+
+        run = play(stack, "CartPole-v1", **many)
+        wait_for_episodes(stack, run)
+        stack.kill_and_restart("supervisor")
+        stack.wait_for("supervisor")
+        assert records(stack, run) == expected
+
+        again = {"max": 1, "on": ["infrastructure", "application"], "delay_s": 0}
+        run = play(stack, "CartPole-v1", **many, spec={"retries": again})
+        wait_for_episodes(stack, run)
+        mark = str(stack.journal(run).parent / "worker.json")
+        (worker,) = [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or [])]
+        worker.kill()
+        state = stack.wait_final(run, DEADLINE_S)
+        assert (state.state, state.attempt) == ("succeeded", 2), state.reason
+        first, second = (len(stack.journal(run, attempt).read_text().split('"event":"episode"')) for attempt in (1, 2))
+        kept = [json.loads(line) for line in (stack.journal(run, 2).parent / "episodes.jsonl").read_text().splitlines()]
+        hashes = {record["episode"]: record["action_hash"] for record in kept}
+        assert hashes == {record["episode"]: record["action_hash"] for record in expected}
+        assert len(kept) == len(expected)
+        assert second < len(expected) < first + second, "only what was missing was played again"
+    assert stack.leftovers() == []
