@@ -238,7 +238,7 @@ def test_status_and_stats_as_json(cli):
     # Anybody may add a service to a bus, so it is asked.
     silent = cli("stats", "nobody", code=3).stderr
     assert "nobody does not answer" in silent
-    assert "broker, scheduler, telemetry and supervisor.HOST" in silent
+    assert "broker, scheduler, telemetry, operator, gateway and supervisor.HOST" in silent
 
 
 def test_watch_without_a_terminal(cli, finished):

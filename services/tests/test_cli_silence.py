@@ -95,11 +95,13 @@ def test_a_silent_supervisor_is_missed_although_the_scheduler_has_never_heard_of
         "broker",
         "scheduler",
         "telemetry",
+        "operator",
+        "gateway",
     ]
     place.freeze("scheduler")
     figures = place.json("stats", code=3)
     assert figures["silent"] == ["scheduler", "supervisor.local"]
-    assert [each["service"] for each in figures["services"]] == ["broker", "telemetry"]
+    assert [each["service"] for each in figures["services"]] == ["broker", "telemetry", "operator", "gateway"]
 
 
 @pytest.mark.slow
