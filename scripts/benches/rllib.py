@@ -75,7 +75,7 @@ class Bench:
 def games(found: dict[str, int]) -> dict[str, Any]:
     """The share of games won."""
     wins, played = found["wins"], found["games"]
-    low, high = stats.binomtest(wins, played).proportion_ci(method="wilson")
+    low, high = map(float, stats.binomtest(wins, played).proportion_ci(method="wilson"))
     return {"win_rate": round(wins / played, 3), "interval": [round(low, 3), round(high, 3)], **found}
 
 
