@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Field", "dotted", "replace_at", "texts"]
+__all__ = ["Field", "dotted", "put", "replace_at", "texts"]
 
 Field = tuple[str | int, ...]
 
@@ -36,3 +36,13 @@ def replace_at(value: Any, field: Field, new: object) -> Any:
     copy = value.copy()
     copy[field[0]] = replace_at(value[field[0]], field[1:], new)
     return copy
+
+
+def put(fields: dict[str, Any], keys: list[str], value: object) -> None:
+    """Set a nested value. Maps on the path are copied, so the original document is unchanged."""
+    for key in keys[:-1]:
+        inner = fields.get(key)
+        inner = dict(inner) if isinstance(inner, dict) else {}
+        fields[key] = inner
+        fields = inner
+    fields[keys[-1]] = value

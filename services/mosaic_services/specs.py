@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from mosaic_bus.messages import Limits, Resources, Retries, RunSpec
 from mosaic_bus.refusals import explain
 from mosaic_bus.wording import did_you_mean, near_names
+from mosaic_services.config_fields import put
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,6 @@ __all__ = [
     "make_spec",
     "parse_word",
     "path_of",
-    "put",
     "read_file",
     "split_words",
 ]
@@ -226,16 +226,6 @@ def make_spec(
         return RunSpec.model_validate(fields)
     except ValidationError as error:
         raise SpecError(f"{place(error.errors()[0]['loc'])}: {explain(error)}", detail=str(error)) from error
-
-
-def put(fields: dict[str, Any], keys: list[str], value: object) -> None:
-    """Set a nested value. Maps on the path are copied, so the original document is unchanged."""
-    for key in keys[:-1]:
-        inner = fields.get(key)
-        inner = dict(inner) if isinstance(inner, dict) else {}
-        fields[key] = inner
-        fields = inner
-    fields[keys[-1]] = value
 
 
 def check_path(keys: list[str], where: str) -> None:

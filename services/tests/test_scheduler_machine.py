@@ -253,6 +253,24 @@ def test_a_description_is_asked_for_again_until_it_is_known(story):
     assert story.said(todo.FetchDescription) == [todo.FetchDescription("local", Describe(worker="w"), "g")]
 
 
+def test_a_misplaced_field_is_moved_at_submit_or_once_the_worker_is_described(story):
+    params = {"type": "object", "properties": {"lr": {"type": "number"}}}
+    schema = {"additionalProperties": False, "properties": {"params": params}}
+    story.ask(PauseQueue(paused=True, reason=""))
+    story.feed(events.HostReported, host())
+    early = story.submit(config={"lr": 0.1})
+    story.describe(schema)
+    late = story.submit(config={"lr": 0.1})
+    assert story.answer.warnings == ["config.lr belongs in config.params.lr: it was moved there"]
+    for run in (early, late):
+        assert story.machine.ledger.runs[run].spec.config == {"params": {"lr": 0.1}}
+        assert any("it was moved there" in each.reason for each in story.decisions if each.run == run)
+        again = story.ask(Submit(run=run, spec=RunSpec(worker="w", config={"lr": 0.1})))
+        assert again.run == run, "the same submission"
+        other = story.ask(Submit(run=run, spec=RunSpec(worker="w", config={"lr": 0.2})))
+        assert other.code == "id_reused"
+
+
 def test_the_same_submission_twice_is_one_run_and_another_spec_is_refused(story):
     run = story.submit(config={"seed": 1})
     first = story.answer

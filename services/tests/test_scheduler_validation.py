@@ -170,6 +170,29 @@ def test_a_field_that_belongs_elsewhere_is_suggested_there():
     assert problem.near == ["extras.params.deep"]
 
 
+def test_a_field_with_one_place_below_the_top_is_moved_there():
+    params = {"type": "object", "properties": {"lr": {"type": "number"}}, "additionalProperties": False}
+    extras = {"type": "object", "properties": {"params": params, "every": {"type": "integer"}}}
+    other = {"type": "object", "properties": {"every": {"type": "integer"}}}
+    properties = {"algo": {}, "extras": extras, "other": other}
+    schema = ConfigSchema({"additionalProperties": False, "properties": properties})
+    arranged, moved = schema.arrange({"algo": "ppo", "lr": 0.1})
+    assert arranged == {"algo": "ppo", "extras": {"params": {"lr": 0.1}}}
+    assert moved == ["config.lr belongs in config.extras.params.lr: it was moved there"]
+    given_twice = {"lr": 0.1, "extras": {"params": {"lr": 0.2}}}
+    for stays in ({"every": 1}, {"unknown": 1}, given_twice, {"lr": 0.1, "extras": 3}, {"algo": "ppo"}):
+        assert schema.arrange(stays) == (stays, [])
+    open_to_more = ConfigSchema({"properties": properties})
+    assert open_to_more.arrange({"lr": 0.1}) == ({"lr": 0.1}, [])
+
+    spec = RunSpec(worker="baseline", config={"lr": 0.1})
+    warnings, checked = check_submission(spec, known_hosts(), {("baseline", "default", "f"): schema})
+    assert warnings == moved
+    assert checked.arranged(spec).config == {"extras": {"params": {"lr": 0.1}}}
+    wrong = refusal(RunSpec(worker="baseline", config={"lr": "x"}), {("baseline", "default", "f"): schema})
+    assert wrong.details.problems[0].field == "config.extras.params.lr"
+
+
 def test_an_algorithm_that_does_not_run_here_and_an_unknown_environment_are_refused():
     algorithms = [{"name": "ppo", "runs": True}, {"name": "dqn", "runs": False, "needs": "runs in profile legacy"}]
     schema = ConfigSchema({}, algorithms, ["CartPole-v0", "CartPole-v1", "ALE/Pong-v5"])

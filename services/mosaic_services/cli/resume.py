@@ -13,7 +13,8 @@ from mosaic_services.cli.display.submitted import finish
 from mosaic_services.cli.errors import InputError
 from mosaic_services.cli.lookup import find_run
 from mosaic_services.cli.options import current
-from mosaic_services.specs import make_spec, put
+from mosaic_services.config_fields import put
+from mosaic_services.specs import make_spec
 
 if TYPE_CHECKING:
     from mosaic_bus import Bus

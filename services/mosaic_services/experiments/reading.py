@@ -11,11 +11,12 @@ from pydantic import BaseModel, ValidationError
 from mosaic_bus.refusals import explain
 from mosaic_bus.wording import did_you_mean
 from mosaic_services.checkpoint_references import is_reference
+from mosaic_services.config_fields import put
 from mosaic_services.experiments.errors import ExperimentError
 from mosaic_services.experiments.lineups import expand_lineups
 from mosaic_services.experiments.model import Experiment
 from mosaic_services.experiments.python_files import read_python
-from mosaic_services.specs import SpecError, locate, put, read_file
+from mosaic_services.specs import SpecError, locate, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

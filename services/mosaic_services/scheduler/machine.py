@@ -280,11 +280,15 @@ class Machine:
         ledger = self.ledger
         attempt = run.current
         hosts = ledger.hosts.values() if attempt is None else [ledger.hosts[attempt.host]]
-        checked = check_config(run.spec, hosts, ledger.schemas)
+        # A host that has the run has its config, too.
+        checked = check_config(run.spec, hosts, ledger.schemas, arrange=attempt is None)
         reason = f"invalid configuration: {'; '.join(map(str, checked.problems))}"
         if not checked.problems:
             if checked.fingerprint:
                 run.checked = checked.fingerprint
+                run.spec = checked.arranged(run.spec)
+                for sentence in checked.moved:
+                    ledger.decide(run, "warning", sentence)
                 self._keep_references(run, {field for field, _ in checked.references})
                 ledger.save(run)
         elif attempt is None:

@@ -188,7 +188,7 @@ def _checked(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
     for number, (run_id, spec) in enumerate(given.items()):
         try:
             if known := ledger.runs.get(run_id):
-                if known.spec != spec:
+                if not _is_same(known.spec, spec):
                     said = f"run {run_id} was already submitted with another spec; use a new id"
                     raise CommandRefusedError(RefusalCode.ID_REUSED, said, RefusalDetails(run=run_id))
                 continue
@@ -205,11 +205,28 @@ def _checked(ledger: Ledger, given: Mapping[str, RunSpec]) -> list[Run]:
             where = f"run {number + 1} of {len(given)} ({batch[run_id]}): "
             raise error.about(where, index=number) from error
         seq, wall = ledger.next_seq() + len(new), ledger.at.wall
-        entry = Run(run_id, seq, spec, batch[run_id], wall, wall, tuple(warnings), checked=checked.fingerprint)
+        arranged = checked.arranged(spec)
+        entry = Run(run_id, seq, arranged, batch[run_id], wall, wall, tuple(warnings), checked=checked.fingerprint)
         entry.priority, entry.after, entry.references = spec.priority, after, references
         new.append(entry)
     _refuse_circles(new)
     return new
+
+
+def _is_same(known: RunSpec, given: RunSpec) -> bool:
+    """Whether a spec is the one that a run has, whose fields may have been moved to their places."""
+    if known == given:
+        return True
+    moved = known.model_copy(update={"config": given.config})
+    return moved == given and _by_name(known.config) == _by_name(given.config)
+
+
+def _by_name(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a config by the last part of their names, wherever they are."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found.update(_by_name(value) if isinstance(value, dict) else {name: value})
+    return found
 
 
 def _what(run: Run) -> str:

@@ -13,7 +13,7 @@ from referencing import Registry
 from mosaic_bus.refusals import Problem, brief
 from mosaic_bus.wording import near_names
 from mosaic_services.checkpoint_references import FORM, is_reference, parse
-from mosaic_services.config_fields import dotted, texts
+from mosaic_services.config_fields import dotted, put, texts
 from mosaic_services.scheduler.wording import listed
 
 if TYPE_CHECKING:
@@ -76,6 +76,25 @@ class ConfigSchema:
             self._give_up(error)
             return []
 
+    def arrange(self, config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """Move fields from the top level to where the schema has a field of that name, if there is one such place.
+
+        Return the config and a sentence about each field.
+        """
+        # A schema that allows further fields may mean them.
+        is_closed = self._validator is not None and self._schema.get("additionalProperties") is False
+        unknown = [name for name in config if name not in self._schema.get("properties", {})] if is_closed else []
+        if not unknown:
+            return config, []
+        arranged, said = dict(config), []
+        places = _fields(self._schema, self._schema)
+        for name in unknown:
+            found = [place for place in places if place[-1] == name]
+            if len(found) == 1 and len(found[0]) > 1 and _is_free(arranged, found[0]):
+                put(arranged, list(found[0]), arranged.pop(name))
+                said.append(f"{dotted((name,))} belongs in {dotted(found[0])}: it was moved there")
+        return arranged, said
+
     def references(self, config: dict[str, Any]) -> tuple[tuple[Field, str], ...]:
         """Find the fields that take a path and hold a reference to a checkpoint of a run."""
         possible = possible_references(config)
@@ -129,6 +148,13 @@ class ConfigSchema:
         self._validator = None
         said = error.message if isinstance(error, SchemaError) else f"{type(error).__name__}: {error}"
         self.broken = said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]}…"
+
+
+def _is_free(config: Any, place: tuple[str, ...]) -> bool:
+    """Whether a config has no value at a place, and can take one."""
+    if not isinstance(config, dict):
+        return False
+    return place[0] not in config or (len(place) > 1 and _is_free(config[place[0]], place[1:]))
 
 
 class _PlacedText(str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails
@@ -39,6 +39,13 @@ class Checked:
     fingerprint: str = ""
     # Fields that name checkpoints of other runs, and how.
     references: tuple[tuple[Field, str], ...] = ()
+    # A sentence about each field that was moved to its place, and the config after that.
+    moved: tuple[str, ...] = ()
+    config: dict[str, Any] | None = None
+
+    def arranged(self, spec: RunSpec) -> RunSpec:
+        """Return the spec with that config."""
+        return spec.model_copy(update={"config": self.config}) if self.moved else spec
 
 
 def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> tuple[list[str], Checked]:
@@ -54,7 +61,7 @@ def check_submission(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> 
         said = "; ".join(map(str, checked.problems))
         details = RefusalDetails(field="config", problems=checked.problems)
         raise CommandRefusedError(RefusalCode.INVALID_CONFIG, said, details)
-    warnings = _warnings(spec, known, schemas)
+    warnings = [*checked.moved, *_warnings(spec, known, schemas)]
     if impossible := _impossible(spec, known):
         if not spec.wait_for_host:
             raise impossible
@@ -72,8 +79,11 @@ def _check_size(spec: RunSpec) -> None:
         )
 
 
-def check_config(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> Checked:
-    """Check a config against every known description; one environment that accepts it is enough."""
+def check_config(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas, *, arrange: bool = True) -> Checked:
+    """Check a config against every known description; one environment that accepts it is enough.
+
+    With `arrange`, fields that are misplaced at the top level are moved first.
+    """
     problems: list[Problem] = []
     for host in hosts:
         environment = host.environments.get((spec.worker, spec.profile))
@@ -82,9 +92,11 @@ def check_config(spec: RunSpec, hosts: Iterable[Host], schemas: Schemas) -> Chec
         schema = schemas.get((spec.worker, spec.profile, environment.fingerprint))
         if schema is None:
             continue
-        found = schema.problems(spec.config)
+        config, moved = schema.arrange(spec.config) if arrange else (spec.config, [])
+        found = schema.problems(config)
         if not found:
-            return Checked([], environment.fingerprint, schema.references(spec.config))
+            references = schema.references(config)
+            return Checked([], environment.fingerprint, references, tuple(moved), config if moved else None)
         problems = problems or found
     return Checked(problems, references=possible_references(spec.config))
 

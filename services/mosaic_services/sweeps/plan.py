@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mosaic_bus.wording import did_you_mean
-from mosaic_services.specs import FIELDS, SpecError, check_path, locate, make_spec, parse_word, path_of, put
+from mosaic_services.config_fields import put
+from mosaic_services.specs import FIELDS, SpecError, check_path, locate, make_spec, parse_word, path_of
 from mosaic_services.sweeps.distributions import Distribution, identity, read_distribution, refuse_twins, shown
 from mosaic_services.sweeps.naming import name_runs
 
