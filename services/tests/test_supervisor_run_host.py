@@ -28,6 +28,8 @@ from mosaic_services.supervisor.usage import UsageMeter
 if TYPE_CHECKING:
     from pathlib import Path
 
+# As a setting may say: other than the default.
+LOG_HEAD_BYTES = 5 * 2**20
 # A grandchild that hides as well as it can: double fork, new session, no open files, deaf to SIGTERM.
 HIDDEN = """
 import os, signal, time
@@ -65,7 +67,7 @@ class Attempt:
         asked = {"grace_s": grace_s, "limits": limits, "interactive": interactive}
         spec = RunSpec.model_validate({"worker": "script", **asked})
         placed = Place(run="01RUN", attempt=1, run_name="test", spec=spec)
-        self.folder.place(placed)
+        self.folder.place(placed, LOG_HEAD_BYTES)
         mark = {MARK: self.folder.process_mark, "PATH": os.environ["PATH"]}
         self.folder.order(placed, argv or [sys.executable, "-I", "-S", "-c", script], [], can_resume=False)
         self.environ = mark
@@ -354,13 +356,13 @@ while True:
     host = one.start()
     wait_until("the flood is over", lambda: "written" in one.journal())
     log = one.folder.log
-    bound = layout.LOG_HEAD_BYTES + layout.LOG_TAIL_BYTES + run_host.LOG_SLACK_BYTES + 2**20
+    bound = LOG_HEAD_BYTES + layout.LOG_TAIL_BYTES + run_host.LOG_SLACK_BYTES + 2**20
     wait_until("the middle is given back", lambda: log.stat().st_blocks * 512 <= bound)
     assert log.stat().st_size == lines * 100
     with log.open("rb") as file:
         assert int(file.read(100)) == 0
-        file.seek(layout.LOG_HEAD_BYTES // 100 * 100 - 100)
-        assert int(file.read(100)) == layout.LOG_HEAD_BYTES // 100 - 1
+        file.seek(LOG_HEAD_BYTES // 100 * 100 - 100)
+        assert int(file.read(100)) == LOG_HEAD_BYTES // 100 - 1
         file.seek(-100, os.SEEK_END)
         assert int(file.read()) == lines - 1
     host.terminate()

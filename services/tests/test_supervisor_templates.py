@@ -480,7 +480,7 @@ def with_templates(one: Probe, scenario: Callable[[Templates], Awaitable[None]])
         def spawn(work: Coroutine[Any, Any, None], _: str) -> None:
             tasks.add(asyncio.create_task(work))
 
-        made = Templates(one.home.runs, spawn)
+        made = Templates(one.home.runs, spawn, 600.0)
         try:
             await scenario(made)
         finally:

@@ -251,7 +251,7 @@ def attempts_in(folder, spawn) -> tuple[Attempts, Bridge]:
     bridge = Bridge("host", lambda *_: True, time.monotonic())
     frames = Frames(folder / "shm", "host", lambda *_: True)
     builder = SimpleNamespace(progress=lambda *_: None)
-    return Attempts(home, builder, SimpleNamespace(), bridge, frames, frozenset(), spawn), bridge
+    return Attempts(home, builder, SimpleNamespace(), bridge, frames, frozenset(), spawn, 16 * 2**20), bridge
 
 
 @pytest.mark.parametrize("phase", ["preparing", "starting", "stopping"])

@@ -113,20 +113,27 @@ class AttemptFolder:
         """The stderr of the worker and its libraries."""
         return self.path / layout.LOG
 
-    def place(self, command: Place) -> None:
-        """Make the folder. From now on a restarted supervisor finds the attempt."""
+    def place(self, command: Place, log_head: int = layout.LOG_HEAD_BYTES) -> None:
+        """Make the folder. From now on a restarted supervisor finds the attempt.
+
+        `log_head` stays the same for the whole attempt, since the numbers of log lines depend on it.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self.path).free < _ROOM_BYTES:
             # Refuse the attempt now rather than fail half-way.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._note.parent.mkdir(exist_ok=True)
-        write_json(str(self.path / layout.PLACED), command.model_dump(mode="json"))
+        write_json(str(self.path / layout.PLACED), {**command.model_dump(mode="json"), "log_head": log_head})
         self._note.touch()
 
     def placed(self) -> Place | None:
         """Return the command that placed the attempt."""
         found = self._read(layout.PLACED)
         return None if found is None else Place.model_validate(found)
+
+    def log_head(self) -> int:
+        """Return how many bytes of the beginning of its log are kept."""
+        return int((self._read(layout.PLACED) or {}).get("log_head", layout.LOG_HEAD_BYTES))
 
     def order(self, placed: Place, argv: list[str], uses: list[dict[str, Any]], *, can_resume: bool) -> None:
         """Write the files for the worker and the run host.
@@ -157,6 +164,7 @@ class AttemptFolder:
             "limits": spec.limits.model_dump(),
             "interactive": spec.interactive,
             "can_resume": can_resume,
+            "log_head": self.log_head(),
         }
         write_json(str(self.path / layout.ATTEMPT), content)
 

@@ -32,7 +32,7 @@ STDIN = "stdin.fifo"
 JOURNAL = "journal.jsonl"
 LOG = "log.txt"
 
-# A log keeps its head and its tail; the run host punches out the middle.
+# A log keeps its head, of this size unless a setting says otherwise, and its tail; the run host punches out the middle.
 LOG_HEAD_BYTES = 16 * 1024 * 1024
 LOG_TAIL_BYTES = 1024 * 1024
 # Capacity of the FIFO. Linux allows a user 64 MiB of pipes, enough for 256 interactive attempts; further pipes are

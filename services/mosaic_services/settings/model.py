@@ -70,6 +70,13 @@ class SupervisorSettings(Section):
     pictures_per_second: Annotated[
         float, Field(ge=1, le=60, description="most pictures (JPEG) per second for remote readers")
     ] = 15.0
+    run_log_mb: Annotated[
+        Mebibytes, Field(description="how much of the beginning of a run's log is kept; its last MiB always is")
+    ] = 16
+    template_idle_s: Annotated[
+        Seconds,
+        Field(description="time without a run after which a template for warm starts, which holds memory, ends"),
+    ] = 600.0
     build_retry_s: Annotated[
         Seconds, Field(description="delay before an environment that could not be built is tried again; it doubles")
     ] = 60.0

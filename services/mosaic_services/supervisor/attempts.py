@@ -79,8 +79,10 @@ class Attempts:
         frames: Frames,
         gpus: frozenset[str],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        log_head: int,
     ) -> None:
         self.home = home
+        self._log_head = log_head
         self.machine = machine.Machine()
         self.tracked: dict[AttemptKey, Tracked] = {}
         # Wake the tasks that report, that carry lines and that watch.
@@ -117,7 +119,7 @@ class Attempts:
             )
         self._preparation.require_gpus(command.gpus)
         try:
-            folder.place(command)
+            folder.place(command, self._log_head)
         except OSError as error:
             folder.drop_note()
             raise CommandRefusedError(
@@ -207,7 +209,7 @@ class Attempts:
             return
         for kind, path in (("journal", folder.journal), ("log", folder.log)):
             stream = StreamId(run=folder.key.run, attempt=folder.key.attempt, kind=kind)  # type: ignore[arg-type]
-            opened = self._bridge.open(stream, str(path), time.monotonic(), adopted=adopted)
+            opened = self._bridge.open(stream, str(path), time.monotonic(), adopted=adopted, log_head=folder.log_head())
             self.tracked[folder.key].streams.append(opened)
             if placed.spec.interactive and kind == "journal":
                 self._journals.add(stream, path)

@@ -6,7 +6,7 @@ It reads files, but has no clock and no socket: times and the function that publ
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mosaic_bus import topics
@@ -103,9 +103,13 @@ class Bridge:
         self._store_heard_at = now
         self._storing = True
 
-    def open(self, stream_id: StreamId, path: str, now: float, *, adopted: bool) -> Stream:
-        """Start to carry a file; `adopted` if an earlier supervisor may have carried part of it."""
-        file = LineFile(path, is_log=stream_id.kind == "log", limits=self._limits)
+    def open(self, stream_id: StreamId, path: str, now: float, *, adopted: bool, log_head: int | None = None) -> Stream:
+        """Start to carry a file; `adopted` if an earlier supervisor may have carried part of it.
+
+        `log_head` bytes of a log are carried live.
+        """
+        limits = self._limits if log_head is None else replace(self._limits, log_head=log_head)
+        file = LineFile(path, is_log=stream_id.kind == "log", limits=limits)
         stream = Stream(stream_id, file, sent=None if adopted else Position(), opened_at=now)
         self.streams[stream_id] = stream
         return stream

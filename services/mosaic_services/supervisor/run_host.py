@@ -241,7 +241,7 @@ class Host:
         self.kill_at: float | None = None
         # Whether to raise the worker's priority again.
         self.hurry = False
-        self.log_punched = layout.LOG_HEAD_BYTES
+        self.log_punched = int(order["log_head"])
         self.family: list[dict[str, Any]] = []
         self.family_at = time.monotonic() + FIRST_FAMILY_S
 

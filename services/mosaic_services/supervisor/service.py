@@ -94,11 +94,14 @@ class SupervisorService(Service):
         self.bridge = Bridge(
             host, self._publish, time.monotonic(), window=tuning.window_mb * 2**20, look_s=tuning.look_every_s
         )
-        self.templates = Templates(home.runs, self.spawn)
+        self.templates = Templates(home.runs, self.spawn, tuning.template_idle_s)
         self.frames = Frames(home.frames, host, self._publish)
         self.pictures = Pictures(self.frames)
         gpus = frozenset(each.id for each in inventory.gpus)
-        self.attempts = Attempts(home, self.builder, self.templates, self.bridge, self.frames, gpus, self.spawn)
+        log_head = tuning.run_log_mb * 2**20
+        self.attempts = Attempts(
+            home, self.builder, self.templates, self.bridge, self.frames, gpus, self.spawn, log_head
+        )
         self.watcher = Watcher(self.attempts, self.bridge)
         self.meter = UsageMeter()
         self.instance = new_id()

@@ -36,8 +36,6 @@ Key = tuple[str, str]
 _IMPORT_S = 300.0
 # Seconds to wait for a fork, which takes milliseconds; then the run is spawned.
 _ANSWER_S = 2.0
-# Seconds after which an unused template, which holds hundreds of megabytes, is ended.
-_UNUSED_S = 600.0
 # Seconds before another try after a template that served no run: each try costs what it was to save.
 _PAUSE_S = 600.0
 # Bytes reserved in the template's command line and mark, for its forks to overwrite (`mosaic_worker.process_title`).
@@ -138,8 +136,10 @@ class Pause(NamedTuple):
 class Templates:
     """The templates of this host."""
 
-    def __init__(self, runs: Path, spawn: Callable[[Coroutine[Any, Any, None], str], None]) -> None:
+    def __init__(self, runs: Path, spawn: Callable[[Coroutine[Any, Any, None], str], None], idle_s: float) -> None:
+        """End a template, which holds hundreds of megabytes, after `idle_s` seconds without a run."""
         self._runs = runs
+        self._idle_s = idle_s
         self._spawn = spawn
         self._templates: dict[Key, Template] = {}
         self._pauses: dict[Key, Pause] = {}
@@ -179,7 +179,7 @@ class Templates:
         for key, template in list(self._templates.items()):
             if template.process.poll() is not None and template.ready:
                 self._give_up(key, template, f"it ended with {template.process.returncode}")
-            elif template.fingerprint != fingerprints.get(key) or now - template.used_at > _UNUSED_S:
+            elif template.fingerprint != fingerprints.get(key) or now - template.used_at > self._idle_s:
                 self._end(key, template)
 
     async def close(self) -> None:
