@@ -119,6 +119,12 @@ def is_running(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
+def one_child(pid: int) -> list[psutil.Process]:
+    """The descendants of a process if there is just one, or else none."""
+    children = psutil.Process(pid).children(recursive=True)
+    return children if len(children) == 1 else []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 1, 2, 143])
 def test_exit_code_is_recorded(attempt, code: int):
@@ -257,8 +263,8 @@ time.sleep(1000)
     one = attempt(script, grace_s=1)
     host = one.start()
     one.wait_for("up")
-    # Only the worker is left.
-    wait_until("orphans reaped", lambda: len(psutil.Process(host.pid).children(recursive=True)) == 1)
+    children = wait_until("orphans reaped", lambda: one_child(host.pid))
+    assert children[0].status() != psutil.STATUS_ZOMBIE, "only the worker is left"
 
 
 def test_killed_run_host_takes_the_worker_along_and_the_sweep_takes_the_rest(attempt):

@@ -132,14 +132,14 @@ class Worker:
                 continue
         return found
 
-    def require_nothing_left(self):
+    def left(self):
+        """Return processes and counters that are still there after a while, and kill the processes."""
         deadline = time.monotonic() + 10
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-        assert left == {}
-        assert list(self.folder.glob(".training-*")) == []
+        return [*left, *self.folder.glob(".training-*")]
 
 
 def bare(python, script, folder, *arguments):

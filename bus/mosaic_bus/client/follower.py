@@ -72,7 +72,7 @@ class Follower:
         self._audit_at = 0.0
         self._epochs: dict[str, int] = {}
         self._heard: dict[str, float] = {}
-        self._host_heard: dict[str, float] = {}
+        self._hosts_heard: set[str] = set()
         # Runs whose summary to ask for: when, and how long to wait before asking once more.
         self._due: dict[str, tuple[float, float]] = {}
         self._failure: BaseException | None = None
@@ -147,10 +147,6 @@ class Follower:
         quiet = {name: now - at for name, at in self._heard.items() if now - at > _SILENT_AFTER_S}
         return {"broker": quiet["broker"]} if "broker" in quiet else quiet
 
-    def host_silent(self, host: str) -> float:
-        """Seconds since a host's last report."""
-        return time.monotonic() - self._host_heard.get(host, time.monotonic())
-
     # ── listening ───────────────────────────────────────────────────────────────────────────────
 
     def _prefixes(self) -> list[str]:
@@ -186,7 +182,7 @@ class Follower:
                 self._take_summary(RunSummary.model_validate(message.payload))
             elif topic.startswith(topics.HOST_STATES):
                 state = HostState.model_validate(message.payload)
-                self._host_heard[state.host] = time.monotonic()
+                self._hosts_heard.add(state.host)
                 self.view.take_host(state)
         except ValidationError as error:
             self._client.counters["bad"] += 1
@@ -279,8 +275,8 @@ class Follower:
         if unheard:
             await self._ask_for(unheard)
         for host in result.hosts:
-            if self._hosts and host.host not in self._host_heard:
-                self._host_heard[host.host] = time.monotonic() - result.silent_s.get(host.host, 0.0)
+            if self._hosts and host.host not in self._hosts_heard:
+                self._hosts_heard.add(host.host)
                 view.take_host(host)
         for state in result.runs:
             self._expect_end(state)

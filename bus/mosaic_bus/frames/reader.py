@@ -144,7 +144,7 @@ class FrameReader:
         if found.st_ino != self.inode:
             self._open()
         elif found.st_size < self._size:
-            raise LayoutError(str(self.path), f"it has been cut from {self._size} to {found.st_size} bytes")
+            raise self._cut_short(found.st_size)
         self._look()
 
     def _newest(self, take: Callable[[int], Taken | None]) -> Taken | None:
@@ -207,7 +207,7 @@ class FrameReader:
         at = HEADER_BYTES + (number % self.slots) * self._stride
         pixels = np.empty(math.prod(facts.shape), np.uint8)
         if os.preadv(self._file.fileno(), [pixels.data], at + SLOT_HEADER_BYTES) < pixels.size:
-            raise self._cut_short()
+            raise self._cut_short(os.fstat(self._file.fileno()).st_size)
         if self._lock(at) != 2 * number + 2:
             return None
         return Frame(
@@ -231,12 +231,11 @@ class FrameReader:
     def _read(self, size: int, at: int) -> bytes:
         data = os.pread(self._file.fileno(), size, at)
         if len(data) < size:
-            raise self._cut_short()
+            raise self._cut_short(os.fstat(self._file.fileno()).st_size)
         return data
 
-    def _cut_short(self) -> LayoutError:
-        found = os.fstat(self._file.fileno()).st_size
-        return LayoutError(str(self.path), f"it has been cut from {self._size} to {found} bytes")
+    def _cut_short(self, size: int) -> LayoutError:
+        return LayoutError(str(self.path), f"it has been cut from {self._size} to {size} bytes")
 
     def _look(self) -> tuple[int, int]:
         """Read the state and how many frames there have been, from a header that is still what it was."""

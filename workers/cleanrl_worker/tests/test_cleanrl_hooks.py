@@ -87,7 +87,7 @@ def test_forked_environments_report_once_each_count_together_and_are_seen(worker
     assert sorted(e["return"] for e in done.all("episode")) == sorted(v for _, v in printed_returns(done.log))
     assert done.one("run_completed")["step"] == 1024
     assert (tmp_path / "frames" / "main.ring").stat().st_size > 400 * 600 * 3
-    worker.require_nothing_left()
+    assert worker.left() == []
 
 
 def test_frames_arrive_while_it_trains_and_tensorboard_files_are_whole_after_a_stop(worker, tmp_path):

@@ -223,7 +223,7 @@ def test_a_stop_ends_everything_even_what_does_not_listen(worker):
     done = worker.end(process)
     assert (done.code, done.events[-1]["event"], done.events[-1]["reason"]) == (143, "run_cancelled", "SIGTERM")
     assert done.events[-1]["step"] == 110
-    worker.require_nothing_left()
+    assert worker.left() == []
     assert (done.folder / "analytics.json").exists()
 
 
@@ -233,7 +233,7 @@ def test_a_killed_script_is_reported_and_leaves_nothing(worker):
     done = worker.end(process)
     assert done.code == 1
     assert done.error.startswith("c51 was killed by signal 9")
-    worker.require_nothing_left()
+    assert worker.left() == []
 
 
 def test_a_killed_worker_leaves_its_counters_and_nothing_else(worker):
@@ -244,7 +244,7 @@ def test_a_killed_worker_leaves_its_counters_and_nothing_else(worker):
     for path in left.iterdir():
         path.unlink()
     left.rmdir()
-    worker.require_nothing_left()
+    assert worker.left() == []
 
 
 def test_a_killed_keeper_is_reported_and_leaves_nothing(worker):
@@ -253,7 +253,7 @@ def test_a_killed_keeper_is_reported_and_leaves_nothing(worker):
     os.kill(keeper, signal.SIGKILL)
     done = worker.end(process)
     assert done.error.startswith("c51 was killed by signal 9")
-    worker.require_nothing_left()
+    assert worker.left() == []
 
 
 def test_heartbeats_tell_how_far_it_is(worker):

@@ -145,7 +145,7 @@ def test_nan_in_one_phase_ends_the_script(worker, script):
     done = worker.run(code=1, **script(text))
     assert done.error == "loss is NaN at step 100 (losses/loss)"
     assert "not reached" not in done.log
-    worker.require_nothing_left()
+    assert worker.left() == []
 
 
 def test_a_stop_ends_the_script_and_all_it_started(worker, script):
@@ -154,7 +154,7 @@ def test_a_stop_ends_the_script_and_all_it_started(worker, script):
     process.send_signal(signal.SIGTERM)
     done = worker.end(process)
     assert (done.code, done.events[-1]["event"]) == (143, "run_cancelled")
-    worker.require_nothing_left()
+    assert worker.left() == []
 
 
 def test_a_killed_worker_takes_the_script_along(worker, script):
@@ -165,7 +165,7 @@ def test_a_killed_worker_takes_the_script_along(worker, script):
     for path in worker.folder.glob(".training-*/*"):
         path.unlink()
         path.parent.rmdir()
-    worker.require_nothing_left()
+    assert worker.left() == []
 
 
 @pytest.mark.parametrize(
