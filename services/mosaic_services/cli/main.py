@@ -38,7 +38,7 @@ COMMANDS = {
     "up": _Entry("Start the services of a stack and keep them alive.", _STACK),
     "down": _Entry("Stop the stack and its runs.", _STACK),
     "status": _Entry("Show services, hosts and the queue.", _STACK),
-    "open": _Entry("Open the page of the stack in a browser.", _STACK),
+    "open": _Entry("Open the gateway of the stack in a browser.", _STACK),
     "stats": _Entry("Show all counters of the services.", _STACK),
     "hosts": _Entry("Show the resources of each host and the runs that use them.", _STACK),
     "drain": _Entry("Place no more runs on a host.", _STACK),

@@ -1,4 +1,4 @@
-"""`mosaic open`: open the page of a stack in a browser."""
+"""`mosaic open`: open the gateway of a stack in a browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(
     only_print: Annotated[bool, typer.Option("--print", help="Print the address; open nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON; open nothing.")] = False,
 ) -> None:
-    """Open the page of the stack in a browser, and print its address.
+    """Open the gateway of the stack in a browser, and print its address.
 
     The address holds a token: whoever has it can do what you can. The browser exchanges it for a cookie.
     """

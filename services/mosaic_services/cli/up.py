@@ -212,7 +212,7 @@ def _pause(bus: Bus) -> None:
 def _facts(home: StackHome, address: str, host: str) -> dict[str, Any]:
     """What the panel shows: addresses and resources."""
     facts: dict[str, Any] = {"home": str(home.path), "address": address, "host": host, "pid": os.getpid()}
-    facts["page"] = login_url(home)
+    facts["gateway"] = login_url(home)
     if address.startswith("tcp://"):
         facts["warning"] = "any local user can connect to this port: the bus has no keys yet"
     deadline = time.monotonic() + _HOST_REPORT_TIMEOUT_S
@@ -269,5 +269,5 @@ def _print_panel(facts: dict[str, Any], *, detached: bool) -> None:
     grid.add_row("next", styled(("mosaic submit --worker baseline --watch", "bold"), (where, "bright_black")))
     grid.add_row("", styled(("mosaic down", "bold"), " stops it") if detached else "Ctrl-C stops it")
     console().print(Panel.fit(grid, title=styled(("MOSAIC is up", "bold")), title_align="left", border_style="green"))
-    if facts.get("page"):  # below the panel, where nothing breaks the line
-        print(f"page: {facts['page']}", flush=True)
+    if facts.get("gateway"):  # below the panel, where nothing breaks the line
+        print(f"gateway: {facts['gateway']}", flush=True)

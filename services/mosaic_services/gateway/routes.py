@@ -56,6 +56,7 @@ _SHOWN = {
     ".yaml": "text/plain; charset=utf-8",
 }
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})")
+_NO_PAGE = "No dashboard was built here. Commands are below /api/, live data is at /ws: see docs/gateway.md."
 _BOUNDARY = "frame"
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -69,6 +70,7 @@ class Routes:
         self._bus = bus
         self._hub = hub
         self._page = page
+        self._missing = "no such file" if page.is_dir() else _NO_PAGE
 
     def table(self) -> list[Route]:
         """Return all routes but that of the WebSocket."""
@@ -217,7 +219,7 @@ class Routes:
         if found is None and "." not in PurePosixPath(asked).name:
             found = await asyncio.to_thread(self._find, "index.html")
         if found is None:
-            raise HTTPException(404)
+            raise HTTPException(404, self._missing)
         fresh = "public, max-age=31536000, immutable" if "/assets/" in f"/{asked}" else "no-cache"
         return FileResponse(found, headers={"cache-control": fresh})
 
