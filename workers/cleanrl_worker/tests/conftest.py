@@ -1,4 +1,4 @@
-"""The worker's environments, built from their locks as the platform builds them, and a way to use it in them."""
+"""Fixtures that build the worker's profiles from their locks, as the platform does, and run the worker in them."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WORKER = Path(__file__).parents[1]
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """Give a profile as the platform builds it, cached outside the checkout under the hash of its lock."""
+    """Return a function that builds a profile as the platform does; the cache key is the hash of the lock."""
     home = tmp_path_factory.mktemp("home")
 
     @cache
@@ -57,7 +57,7 @@ print(json.dumps(said))
 
 
 class CleanRL:
-    """Starts the worker in a folder of its own, in one of its profiles."""
+    """Starts the worker of one profile in its own folder."""
 
     def __init__(self, environment, folder, profile="default"):
         self.python = environment["python"]
@@ -67,7 +67,7 @@ class CleanRL:
         self.environ = {**clean, **settings, "PYTHONPATH": environment["site"], "OMP_NUM_THREADS": "1"}
 
     def module(self, name, *arguments, stdin=None):
-        """Run a module of the environment to its end."""
+        """Run a module in the environment and wait until it ends."""
         return subprocess.run(
             [self.python, "-m", name, *map(str, arguments)],
             input=stdin,
@@ -80,20 +80,20 @@ class CleanRL:
         )
 
     def run(self, code=0, **config):
-        """Run a config; return the events by name."""
+        """Run a config; return the events, grouped by name."""
         done = self.module("cleanrl_worker.cli", "--config", self.write(config))
         assert done.returncode == code, done.stderr
         self.log = done.stderr
         return by_name(done.stdout)
 
     def refusal(self, **config):
-        """Run a config that is refused; return what is said."""
+        """Run a config that the worker must refuse; return the error message."""
         (failed,) = self.run(code=2, **config)["run_failed"]
         assert failed["category"] == "configuration"
         return failed["error"]
 
     def dry_run(self, **config):
-        """Let a config be checked; return the exit code and the answer."""
+        """Check a config with a dry run; return the exit code and the answer."""
         done = self.module("cleanrl_worker.cli", "--config", self.write(config), "--dry-run")
         return done.returncode, json.loads(done.stdout)
 
@@ -111,18 +111,18 @@ class CleanRL:
             command, cwd=self.folder, env=self.environ, capture_output=True, text=True, check=False, timeout=DEADLINE_S
         )
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])  # libraries print, too
+        return json.loads(done.stdout.splitlines()[-1])  # libraries may print before it
 
     def refusals(self, *configs):
-        """Let one process refuse several configs, which saves importing torch for each; return what is said."""
+        """Return the refusal of each config. All run in one process, which imports torch only once."""
         return self.python_says(REFUSALS.format(configs=list(configs)))
 
     def start(self, **config):
-        """Start a run and leave it running; its journal is a file, as on the platform."""
+        """Start a run in the background. Its journal is a file, as on the platform."""
         return Running(self, self.write(config))
 
     def write(self, config):
-        """Write a config: flat, or the nested form with `resume` beside it."""
+        """Write a config file: flat, or nested if there is a `resume` to put beside the config."""
         path = self.folder / "worker.json"
         resume = config.pop("resume", None)
         document = {"run_id": "r1", **config}
@@ -133,7 +133,7 @@ class CleanRL:
 
 
 class Running:
-    """A run that has been started; leaving the block ends it."""
+    """A run in the background; leaving the `with` block kills it."""
 
     def __init__(self, worker, config):
         self._journal = worker.folder / "journal.jsonl"
@@ -157,11 +157,11 @@ class Running:
             self._process.wait()
 
     def events(self):
-        """What was written so far, by name; half a line at the end is left out."""
+        """Return the events written so far, grouped by name, without an incomplete last line."""
         return by_name(self._journal.read_text().rpartition("\n")[0])
 
     def wait_until(self, condition, deadline_s=DEADLINE_S):
-        """Wait until a condition on the events holds; return what it gave."""
+        """Wait until a condition on the events is true; return its value."""
         end = time.monotonic() + deadline_s
         while not (found := condition(self.events())):
             assert time.monotonic() < end, "it did not come in time"
@@ -170,7 +170,7 @@ class Running:
         return found
 
     def signal(self, number, deadline_s=DEADLINE_S):
-        """Send a signal and wait for the end; return the exit code."""
+        """Send a signal and wait until the run ends; return the exit code."""
         self._process.send_signal(number)
         return self._process.wait(timeout=deadline_s)
 
@@ -182,7 +182,7 @@ def by_name(text):
 
 @pytest.fixture(scope="session")
 def worker_in(environment):
-    """Make the worker in a folder: `worker_in(path)`, `worker_in(path, "legacy")`."""
+    """Return a function that creates the worker in a folder: `worker_in(path)`, `worker_in(path, "legacy")`."""
 
     def make(folder, profile="default"):
         folder.mkdir(exist_ok=True)
@@ -193,13 +193,13 @@ def worker_in(environment):
 
 @pytest.fixture
 def cleanrl(worker_in, tmp_path):
-    """The worker in profile default, in the test's folder."""
+    """The worker of the default profile in the test's folder."""
     return worker_in(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def trained(worker_in, tmp_path_factory):
-    """The path of a model that has learned a little on CartPole: where the pole falls, it pushes."""
+    """The path of a model, briefly trained on CartPole, that pushes in the direction in which the pole falls."""
     worker = worker_in(tmp_path_factory.mktemp("trained"))
     settings = {"learning_rate": 2e-3, "update_epochs": 6, "ent_coef": 0.0}
     config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 8192, "seed": 1}

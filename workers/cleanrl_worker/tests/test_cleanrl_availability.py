@@ -1,4 +1,4 @@
-"""In the real environments: which algorithms run, what the others need, how hyperparameters are checked."""
+"""Real profiles: which algorithms run, what the others need, how hyperparameters are checked."""
 
 import functools
 import json
@@ -41,7 +41,7 @@ TOP = "import numpy as np\nimport torch\nfrom dataclasses import dataclass\n"
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A small checkout of ours in the shape of CleanRL's."""
+    """A small checkout with the layout of CleanRL's."""
     scripts = {
         "cleanrl/ppo.py": TOP,
         "cleanrl/dqn.py": f"{TOP}import tyro\nfrom cleanrl_utils.buffers import ReplayBuffer\n{HYPERPARAMETERS}",
@@ -61,7 +61,7 @@ def checkout(tmp_path):
 
 @functools.cache
 def built(profile):
-    """The interpreter and the site of a profile, as the platform builds it, cached under the hash of its lock."""
+    """Build a profile as the platform does, cached by the hash of its lock; return its interpreter and its site."""
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, "-m", "mosaic_services.environments", "cleanrl", profile, "--home", home]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
@@ -70,7 +70,7 @@ def built(profile):
 
 
 class Worker:
-    """Asks the worker of one profile, in a process of its own."""
+    """Queries the worker of one profile, in a separate process."""
 
     def __init__(self, profile, folder):
         found = built(profile)
@@ -127,7 +127,7 @@ def test_default_without_a_checkout_runs_ours_and_says_what_the_others_need(work
     )
     assert "downloads a trained teacher" in cards["qdagger_dqn_atari_impalacnn"]["needs"]
     assert cards["ppo_atari_envpool_xla_jax"]["profiles"] == []
-    # Known by their names, so that nobody gets a checkout in vain.
+    # The worker knows these needs without a checkout, so that no user gets one in vain.
     assert (cards["dqn_jax"]["needs"], cards["dqn_jax"]["profiles"]) == (
         "dqn_jax needs jax, which no profile of this worker has",
         [],
@@ -168,7 +168,7 @@ def test_version_of_a_checkout_is_its_commit_and_says_whether_it_was_edited(work
         file.write("\n# edited\n")
     _, cards = described(worker)
     assert cards["dqn"]["source"] == f"checkout {commit}+dirty"
-    # A folder that happens to lie in somebody's repository has no commit of its own.
+    # A folder inside an unrelated repository has no commit of its own.
     _, cards = described(worker, (checkout / ".git").rename(checkout.parent / ".git").parent / "checkout")
     assert cards["dqn"]["source"].startswith("checkout files-")
 
@@ -209,7 +209,7 @@ def test_describing_imports_no_torch_and_its_example_is_accepted(worker_of, prof
         [worker.python, "-c", program], env=worker.environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    description = json.loads(done.stdout.splitlines()[-1])  # pygame prints, too
+    description = json.loads(done.stdout.splitlines()[-1])  # pygame prints before it
     validator = Draft202012Validator(description["config_schema"])
     assert list(validator.iter_errors(description["example_config"])) == []
     code, answer = worker.dry_run(**description["example_config"])
@@ -249,7 +249,7 @@ def test_schema_and_worker_agree_on_hyperparameters(worker_of, checkout):
         assert worker.dry_run(**config(algo, parameters))[0] == 0, parameters
     for algo, name, value, _ in REFUSED:
         assert not validator.is_valid(config(algo, {name: value})), name
-    # All that is wrong is said at once, so one answer is enough for parameters of different names.
+    # A dry run lists all problems, so one call checks several parameters.
     for algo, names in [("dqn", REFUSED[:4]), ("dqn", REFUSED[5:6]), ("dqn", REFUSED[6:9]), ("ppo", REFUSED[9:])]:
         code, answer = worker.dry_run(**config(algo, {name: value for _, name, value, _ in names}))
         assert (code, len(answer["problems"])) == (2, len(names)), answer

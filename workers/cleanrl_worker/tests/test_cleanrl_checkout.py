@@ -1,4 +1,4 @@
-"""A real checkout of CleanRL, if MOSAIC_CLEANRL_CHECKOUT names one: its scripts train, unmodified, and report."""
+"""Unmodified scripts of a real CleanRL checkout, given by MOSAIC_CLEANRL_CHECKOUT, train and report."""
 
 import os
 from pathlib import Path
@@ -48,20 +48,20 @@ def test_a_script_trains_and_reports(worker, algo, env_id, steps, params, loss):
     assert done.one("run_started")["task"] == f"{algo} on {env_id}"
 
 
-def test_a_saved_model_is_evaluated_apart(worker):
+def test_evaluation_episodes_of_a_saved_model_are_reported_separately(worker):
     extras = {"algo_params": {"learning_starts": 100, "save_model": True}}
     done = worker.run(algo="dqn", env_id=CARTPOLE, total_timesteps=500, seed=1, extras=extras)
     assert len(done.all("evaluation_episode")) >= 10
     assert done.one("run_completed")["step"] == 500
     (model,) = [event["path"] for event in done.all("artifact") if event["kind"] == "model"]
     assert model.endswith("dqn.cleanrl_model")
-    assert [event for event in done.all("artifact") if event["kind"] == "video"]  # the evaluation records itself
+    assert [event for event in done.all("artifact") if event["kind"] == "video"]  # the evaluation records its own video
 
 
-def test_a_game_of_atari_trains(worker):
+def test_an_atari_game_trains(worker):
     params = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 1}
     extras = {"algo_params": params}
     done = worker.run(algo="ppo_atari", env_id="BreakoutNoFrameskip-v4", total_timesteps=1024, seed=1, extras=extras)
     assert done.scalars["losses/value_loss"]
     assert done.all("episode")
-    assert done.one("run_completed")["step"] == 1024  # and not the frames, of which the script skips three in four
+    assert done.one("run_completed")["step"] == 1024  # steps, not frames: the script skips three frames in four

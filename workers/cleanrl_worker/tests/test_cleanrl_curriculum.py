@@ -1,4 +1,4 @@
-"""Curricula: stages change while the loop goes on, are reported, survive a checkpoint; bad schedules are refused."""
+"""Curricula: stages change without a break in training and survive a checkpoint; bad schedules are refused."""
 
 import signal
 
@@ -22,7 +22,7 @@ def stage_scalars(events):
     ]
 
 
-def test_a_stage_is_left_after_its_steps_and_the_loop_goes_on(cleanrl):
+def test_a_stage_ends_after_its_steps_and_the_loop_continues(cleanrl):
     events = cleanrl.run(algo="ppo", total_timesteps=4096, seed=1, extras={"curriculum_schedule": TWO_STAGES})
     seen = stages_seen(events)
     assert set(seen) == {(1, FIRST), (2, SECOND)}
@@ -46,7 +46,7 @@ def test_a_stage_is_left_after_its_steps_and_the_loop_goes_on(cleanrl):
 
 
 def test_the_first_stage_of_doorkey_is_passed_by_its_return(cleanrl):
-    # The preset as it is: 0.8 on average over a hundred episodes, or 300,000 steps. At random one gets about 0.05.
+    # The unchanged preset: a mean return of 0.8 over 100 episodes, or 300,000 steps. A random agent gets about 0.05.
     settings = {"learning_rate": 1e-3, "num_envs": 8, "num_steps": 64, "update_epochs": 2, "anneal_lr": False}
     extras = {"curriculum_schedule": "BABYAI_DOORKEY_CURRICULUM", "algo_params": settings}
     with cleanrl.start(algo="ppo", total_timesteps=60_000, seed=1, extras=extras) as run:
@@ -82,7 +82,7 @@ def test_a_curriculum_goes_on_in_the_stage_where_it_was_killed(worker_in, tmp_pa
         run.signal(signal.SIGKILL)
         saved = run.events()["checkpoint_saved"][-1]
     path = str(first.folder / saved["path"])
-    # Another attempt of the same run, stopped after a while ...
+    # The next attempt of the same run resumes in stage 2.
     second = worker_in(tmp_path / "second")
     resume = {"path": path, "step": saved["step"]}
     with second.start(**config, extras={"curriculum_schedule": schedule}, resume=resume) as run:
@@ -91,13 +91,13 @@ def test_a_curriculum_goes_on_in_the_stage_where_it_was_killed(worker_in, tmp_pa
         events = run.events()
     assert set(stages_seen(events)) == {(2, SECOND)}
     assert stage_scalars(events) == [(saved["step"], 2)]
-    # ... and a training of its own that goes on from there: the checkpoint has the schedule.
+    # A new run that resumes from the checkpoint takes the schedule from it.
     third = worker_in(tmp_path / "third")
     extras = {"mode": "resume_training", "checkpoint_path": path}
     events = third.run(algo="ppo", total_timesteps=1024, extras=extras)
     assert set(stages_seen(events)) == {(2, SECOND)}
     assert events["run_completed"][0]["summary"]["steps"] == saved["step"] + 1024
-    # Another schedule is another training.
+    # A resumed attempt must not change the schedule.
     fourth = worker_in(tmp_path / "fourth")
     said = fourth.refusal(**config, extras={"curriculum_schedule": TWO_STAGES}, resume=resume)
     assert "was saved by a training with another schedule" in said
@@ -128,7 +128,7 @@ def test_a_schedule_that_cannot_be_read_or_played_is_refused_by_name(cleanrl):
     given = [{"algo": "ppo", "total_timesteps": 9, "extras": {"curriculum_schedule": s}} for s, _ in NOT_READABLE]
     for (schedule, message), text in zip(NOT_READABLE, cleanrl.refusals(*given), strict=True):
         assert message in text, schedule
-    for number in (0, -3, -2, -1):  # a dry run refuses what a run refuses: of what is written, and of what is played
+    for number in (0, -3, -2, -1):  # a dry run refuses bad syntax and bad environments, too
         code, answer = cleanrl.dry_run(**given[number])
         assert code == 2
         assert NOT_READABLE[number][1] in answer["problems"][0]
@@ -166,7 +166,7 @@ print(json.dumps({
     assert said["unregistered"] == []
 
 
-def test_an_episode_of_the_stage_before_does_not_count_for_the_next(cleanrl):
+def test_an_episode_of_the_previous_stage_does_not_count(cleanrl):
     code = """
 import json
 from cleanrl_worker.config import Stage

@@ -1,4 +1,4 @@
-"""Evaluation of trained models: seeds, batches, figures, videos; models of our ppo and of upstream scripts."""
+"""Evaluation of models from our ppo and from upstream scripts: seeds, batches, summaries, videos."""
 
 import os
 import statistics
@@ -21,7 +21,7 @@ def by_seed(events):
     return {event["seed"]: (event["return"], event["length"]) for event in events["episode"]}
 
 
-def test_episode_i_has_seed_plus_i_however_many_are_played_at_a_time(cleanrl, trained):
+def test_episode_i_has_seed_plus_i_for_every_batch_size(cleanrl, trained):
     batched = evaluate(cleanrl, trained, eval_episodes=20, eval_num_envs=8)
     one_by_one = evaluate(cleanrl, trained, eval_episodes=20, eval_num_envs=1)
     run_folder = str(Path(trained).parents[1])
@@ -32,7 +32,7 @@ def test_episode_i_has_seed_plus_i_however_many_are_played_at_a_time(cleanrl, tr
     assert len(set(by_seed(batched).values())) > 1
 
 
-def test_the_summary_is_that_of_the_episodes(cleanrl, trained):
+def test_the_summary_matches_the_episodes(cleanrl, trained):
     events = evaluate(cleanrl, trained, eval_episodes=15, eval_gamma=0.9)
     returns = [event["return"] for event in events["episode"]]
     summary = events["run_completed"][0]["summary"]
@@ -68,7 +68,7 @@ def test_it_says_which_model_of_a_folder_it_took(cleanrl, tmp_path):
         (tmp_path / "runs" / attempt / "checkpoints").mkdir(parents=True, exist_ok=True)
         name = f"checkpoints/step-{step}.cleanrl_model"
         (tmp_path / "runs" / attempt / name).write_bytes((tmp_path / name).read_bytes())
-    # What was written to last, file or folder, is not the newest checkpoint.
+    # The file and the folder with the latest modification times do not hold the newest checkpoint.
     os.utime(tmp_path / "runs/10/checkpoints/step-9.cleanrl_model", (2e9, 2e9))
     os.utime(tmp_path / "runs/2/checkpoints", (2e9, 2e9))
     taken = str(tmp_path / "runs/10/checkpoints/step-18.cleanrl_model")
@@ -123,7 +123,7 @@ def test_a_model_of_a_script_needs_its_name_and_a_checkout(cleanrl, tmp_path):
 
 
 def trained_by_script(worker, algo, env_id, *arguments):
-    """Train with an upstream script as its user would; return the model that it saves."""
+    """Train with an upstream script, as a user would; return the path of the saved model."""
     worker.environ["PYTHONPATH"] += f":{CHECKOUT}"
     command = [worker.python, f"{CHECKOUT}/cleanrl/{algo}.py", "--env-id", env_id, "--save-model", "--seed", "1"]
     done = subprocess.run(
@@ -164,7 +164,7 @@ class Agent(torch.nn.Module):
 
 @pytest.fixture
 def normalizing(cleanrl, tmp_path):
-    """A config of a model whose script normalises observations and does not save by what."""
+    """The config and the path of a model whose script normalises observations but does not save the statistics."""
     (tmp_path / "upstream" / "cleanrl").mkdir(parents=True)
     (tmp_path / "upstream" / "cleanrl" / "ppo_continuous_action.py").write_text(NORMALIZING)
     cleanrl.environ["MOSAIC_UPSTREAM"] = str(tmp_path / "upstream")
@@ -212,14 +212,14 @@ def test_a_model_of_ppo_continuous_action_can_be_sampled(cleanrl, normalizing):
 
 
 @NEEDS_CHECKOUT
-def test_a_model_that_dqn_saved_acts_as_dqn_says_it_does(cleanrl):
+def test_a_model_saved_by_dqn_acts_as_in_dqn(cleanrl):
     steps = ("--total-timesteps", 12_000, "--learning-starts", 1000, "--learning-rate", 1e-3)
     path = trained_by_script(cleanrl, "dqn", "CartPole-v1", *steps)
     extras = {"mode": "policy_eval", "policy_path": path, "eval_episodes": 20}
     events = cleanrl.run(algo="dqn", env_id="CartPole-v1", seed=100, extras=extras)
     assert sorted(event["seed"] for event in events["episode"]) == list(range(100, 120))
     assert all(event["return"] == event["length"] for event in events["episode"])
-    # The same network, by hand: one episode.
+    # Play one episode with the same network, without the worker.
     code = f"""
 import json, sys
 sys.path.insert(0, {CHECKOUT!r})

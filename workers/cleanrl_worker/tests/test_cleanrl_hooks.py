@@ -1,4 +1,4 @@
-"""Hooks in upstream-shaped scripts: everything that happens is reported, and nothing that happens is changed."""
+"""Hooks in scripts shaped like upstream's: they report everything and change nothing."""
 
 import json
 import os
@@ -27,13 +27,13 @@ def faulty(fault):
 
 
 def printed_returns(text):
-    """What the script itself printed: (global step, return)."""
+    """Return the pairs (global step, return) that the script itself printed."""
     return [
         (int(step), float(value)) for step, value in re.findall(r"global_step=(\d+), episodic_return=\[?([\d.]+)", text)
     ]
 
 
-def test_a_dqn_shaped_script_reports_what_it_saw_itself_and_its_model_is_evaluated_apart(worker):
+def test_a_dqn_shaped_script_reports_its_own_figures_and_its_evaluation_separately(worker):
     done = worker.run(**DQN, total_timesteps=1500, extras={"algo_params": {"save_model": True}})
     assert [(e["step"] - 1, e["return"]) for e in done.all("episode")] == printed_returns(done.log)
     assert [e["episode"] for e in done.all("episode")] == list(range(len(done.all("episode"))))
@@ -72,14 +72,14 @@ def test_a_training_is_the_same_with_and_without_hooks_and_frames(worker, tmp_pa
         assert [step for step, _ in points] == [step for step, _ in expected[tag]]
         values = [value for _, value in expected[tag]]
         assert [value for _, value in points] == pytest.approx(values, rel=1e-6, nan_ok=True)
-    # dqn counts its steps from 0, and ppo those that are done: so do the episodes of ppo.
+    # dqn prints the index of a step, from 0; ppo prints the number of completed steps, as an episode event does.
     first = 1 if script == "dqn" else 0
     assert [(e["step"] - first, e["return"]) for e in done.all("episode")] == printed_returns(text)
     assert done.one("run_completed")["step"] == steps
     assert (tmp_path / "frames" / "main.ring").stat().st_size > 400 * 600 * 3
 
 
-def test_forked_environments_report_once_each_count_together_and_are_seen(worker, tmp_path):
+def test_forked_environments_report_once_share_a_step_count_and_publish_frames(worker, tmp_path):
     (tmp_path / "frames").mkdir()
     worker.environ["MOSAIC_FASTLANE_DIR"] = str(tmp_path / "frames")
     extras = {"fastlane_video_mode": "single", "algo_params": {"asynchronous": True, "num_envs": 2}}
@@ -94,7 +94,7 @@ def test_frames_arrive_while_it_trains_and_tensorboard_files_are_whole_after_a_s
     rings = tmp_path / "rings"
     rings.mkdir()
     worker.environ["MOSAIC_FASTLANE_DIR"] = str(rings)
-    worker.environ["CLEANRL_FASTLANE_MAX_DIM"] = "100"  # as earlier CleanRL workers of MOSAIC called it
+    worker.environ["CLEANRL_FASTLANE_MAX_DIM"] = "100"  # the name in earlier CleanRL workers of MOSAIC
     extras = {"fastlane_video_mode": "grid", "fastlane_grid_limit": 2}
     process = worker.start(**PPO, total_timesteps=1_000_000, extras=extras)
     worker.wait_for(process, (rings / "main.ring").exists)
@@ -114,7 +114,7 @@ def test_frames_arrive_while_it_trains_and_tensorboard_files_are_whole_after_a_s
         assert len(written[tag]) in {len(points), len(points) + 1}
 
 
-def test_videos_are_kept_those_of_the_script_and_ours(worker):
+def test_videos_of_the_script_and_ours_are_both_kept(worker):
     done = worker.run(**DQN, total_timesteps=300, extras={"capture_video": True, "record": "every=5"})
     videos = [event["path"] for event in done.all("artifact") if event["kind"] == "video"]
     ours = [path for path in videos if path.endswith(".png")]
@@ -124,7 +124,7 @@ def test_videos_are_kept_those_of_the_script_and_ours(worker):
     assert set(json.loads((done.folder / "analytics.json").read_text())["videos"]) == set(videos)
 
 
-def test_environments_that_never_pass_make_are_reported_by_their_scalars(worker):
+def test_environments_not_created_by_make_are_reported_by_their_scalars(worker):
     done = worker.run(**faulty("scalars only"))
     assert [(e["step"], e["return"]) for e in done.all("episode")] == [(100, 0.0), (200, 10.0), (300, 20.0)]
     assert done.one("run_completed")["step"] == 300
@@ -132,7 +132,7 @@ def test_environments_that_never_pass_make_are_reported_by_their_scalars(worker)
 
 def test_a_script_finds_what_it_expects_and_copies_prints_and_odd_rewards_do_no_harm(worker):
     done = worker.run(**faulty("oddities"))
-    assert done.one("run_completed")["step"] == 101  # the copies are not followed
+    assert done.one("run_completed")["step"] == 101  # the steps of copied environments do not count
     for line in ("straight to descriptor 1", '{"event": "run_completed", "ts": 1}', "to stderr", "all is as expected"):
         assert line in done.log.splitlines()
     (warning,) = [event for event in done.all("log") if event["level"] == "warning"]

@@ -1,4 +1,4 @@
-"""What a script can be told is read from its source: every kind of argument that CleanRL's scripts have."""
+"""The worker reads a script's arguments from its source: every kind of argument that CleanRL's scripts have."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# The reader needs nothing but the kit, so it is tested here and not in an environment of its own.
+# The reader needs only the worker kit, so this process can import it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cleanrl_worker.hyperparameters import read_arguments
@@ -168,7 +168,7 @@ def test_every_script_of_a_checkout_is_read():
         assert style == ("argparse" if "add_argument" in source else "tyro"), name
         assert {"env_id", "seed", "total_timesteps", "gamma", "exp_name", "capture_video"} <= found.keys(), name
         assert "num_iterations" not in found, name
-        # What the script declares and we do not know would be refused although it could be given.
+        # The worker would refuse a valid hyperparameter that the reader missed.
         declared = source.partition("class Args:")[2].partition("filled in runtime")[0].partition("\ndef ")[0]
         fields = [line.split(":")[0].strip() for line in declared.splitlines() if line[4:5].isalpha() and ":" in line]
         assert style == "argparse" or set(fields) - found.keys() <= {"device_ids"}, name

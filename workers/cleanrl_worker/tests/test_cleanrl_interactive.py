@@ -1,4 +1,4 @@
-"""Interactive mode: a model acts in its own environment and in somebody else's."""
+"""Interactive mode: a model acts in its own environment or in one outside the worker."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_the_model_plays_an_episode_when_no_action_is_given(cleanrl, trained):
     assert "action 7 is not in Discrete(2)" in answers[5]["message"]
 
 
-def test_what_it_plays_is_what_an_evaluation_plays(cleanrl, trained):
+def test_interactive_episodes_match_those_of_an_evaluation(cleanrl, trained):
     evaluation = {"mode": "policy_eval", "policy_path": trained, "eval_episodes": 1}
     (episode,) = cleanrl.run(seed=5, extras=evaluation)["episode"]
     steps = [{"cmd": "step"}] * (episode["length"] + 1)
@@ -55,7 +55,7 @@ def test_what_it_plays_is_what_an_evaluation_plays(cleanrl, trained):
     assert answers[-1]["type"] == "error"
 
 
-def test_it_acts_in_an_environment_that_is_elsewhere(cleanrl, trained):
+def test_the_model_acts_in_an_outside_environment(cleanrl, trained):
     answers = cleanrl.talk(
         ask(LEFT),
         init(),

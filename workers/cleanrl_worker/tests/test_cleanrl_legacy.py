@@ -1,4 +1,4 @@
-"""The profile legacy: the scripts of cleanrl 0.4.8 from PyPI, unmodified, on gym 0.21, train and report."""
+"""Profile legacy: the unmodified scripts of cleanrl 0.4.8 from PyPI train and report on gym 0.21."""
 
 from statistics import fmean
 

@@ -1,4 +1,4 @@
-"""Our ppo in the environment of its lock: what it reports, that it repeats, what it refuses, and how it fails."""
+"""Our ppo in its locked environment: reports, reproducibility, refusals and failures."""
 
 import json
 
@@ -41,7 +41,7 @@ def curve(events):
 
 @pytest.fixture(scope="module")
 def quick(worker_in, tmp_path_factory):
-    """A short training: the worker, in whose folder its files are, and what it reported."""
+    """A short training: the worker, whose folder has the files, and the events."""
     worker = worker_in(tmp_path_factory.mktemp("quick"))
     return worker, worker.run(**QUICK, extras={"checkpoint_every": 1024, "tensorboard_dir": "boards/one"})
 
@@ -68,14 +68,14 @@ def test_a_training_reports_episodes_losses_and_checkpoints(quick):
     ], "nothing but whole checkpoints is left"
 
 
-def test_a_gpu_that_is_not_there_is_told_and_done_without(worker_in, tmp_path):
+def test_a_missing_gpu_gives_a_warning_and_training_on_the_cpu(worker_in, tmp_path):
     events = worker_in(tmp_path).run(**{**QUICK, "total_timesteps": 512}, extras={"cuda": True})
     (said,) = [event for event in events["log"] if event["level"] == "warning"]
     assert "trains on the CPU" in said["message"]
     assert events["run_completed"]
 
 
-def test_tensorboard_has_the_same_figures_under_cleanrls_tags(quick):
+def test_tensorboard_has_the_same_scalars_under_cleanrls_tags(quick):
     worker, events = quick
     code = """
 import json
@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_curve_to_the_last_bit_and_another_seed_doe
     assert curve(cleanrl.run(**{**QUICK, "seed": 2})) != curve(first)
 
 
-def test_frames_are_shown_and_videos_kept_and_change_nothing(cleanrl, quick, tmp_path):
+def test_frames_and_videos_are_published_and_do_not_change_the_training(cleanrl, quick, tmp_path):
     lane = tmp_path / "lane"
     lane.mkdir()
     cleanrl.environ["MOSAIC_FASTLANE_DIR"] = str(lane)
@@ -113,12 +113,12 @@ def test_frames_are_shown_and_videos_kept_and_change_nothing(cleanrl, quick, tmp
     assert curve(events) == curve(quick[1]), "who is watched learns no differently"
 
 
-def test_a_budget_that_is_no_multiple_of_anything_is_kept(cleanrl):
+def test_a_budget_that_is_no_multiple_of_the_batch_is_kept(cleanrl):
     events = cleanrl.run(**{**QUICK, "total_timesteps": 1003})
     assert events["run_completed"][0]["summary"]["steps"] == 1004, "four environments step together"
 
 
-def test_minigrid_is_seen_by_the_cnn(cleanrl):
+def test_minigrid_observations_go_to_the_cnn(cleanrl):
     events = cleanrl.run(algo="ppo", env_id="MiniGrid-Empty-5x5-v0", total_timesteps=512, seed=1)
     path = events["checkpoint_saved"][-1]["path"]
     code = f"""
@@ -184,7 +184,7 @@ REFUSED = (
 )
 
 
-def test_what_cannot_run_is_refused_before_anything_is_played(cleanrl, tmp_path):
+def test_a_config_that_cannot_run_is_refused_before_the_first_step(cleanrl, tmp_path):
     (tmp_path / "broken_module.py").write_text("1 / 0\n")
     said = cleanrl.refusals(*({**QUICK, **config} for config, _ in REFUSED))
     for (config, message), text in zip(REFUSED, said, strict=True):
@@ -206,7 +206,7 @@ def test_settings_may_come_as_yaml_gives_them(cleanrl):
     assert {event["values"]["charts/learning_rate"] for event in events["scalars"]} == {1e-3}
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_that_reason(cleanrl, tmp_path):
+def test_a_nan_loss_fails_the_run_with_that_reason(cleanrl, tmp_path):
     (tmp_path / "broken_env.py").write_text(NAN_ENV)
     config = {**QUICK, "env_id": "broken_env:Broken-v0", "total_timesteps": 4096}
     events = cleanrl.run(code=1, **config, extras={"checkpoint_every": 512})

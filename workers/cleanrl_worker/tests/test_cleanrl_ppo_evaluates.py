@@ -1,4 +1,4 @@
-"""Evaluation during a training of our ppo: fixed episodes, the best model kept, the training undisturbed."""
+"""Evaluation while our ppo trains: it plays fixed episodes, keeps the best model and leaves training unchanged."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def evaluated(worker_in, tmp_path_factory):
 
 
 def scores(events):
-    """The mean return of each evaluation, by step."""
+    """Return the mean return of each evaluation, by step."""
     return {
         event["step"]: event["values"]["eval/return_mean"]
         for event in events["scalars"]
@@ -34,7 +34,7 @@ def test_every_evaluation_plays_the_same_episodes_and_is_reported(evaluated):
         assert score == pytest.approx(sum(event["return"] for event in played) / 6)
 
 
-def test_the_best_model_is_marked_kept_and_as_good_as_was_said(evaluated, worker_in, tmp_path):
+def test_the_best_model_is_marked_and_kept_and_reproduces_its_score(evaluated, worker_in, tmp_path):
     worker, events = evaluated
     best = [event for event in events["checkpoint_saved"] if event.get("best")]
     rising, highest = [], float("-inf")
@@ -83,7 +83,7 @@ def test_a_retry_remembers_the_best_score_of_the_attempt_before(evaluated, clean
     assert not any("best" in event for event in resumed["checkpoint_saved"])
 
 
-def test_upstream_scripts_refuse_it(cleanrl):
+def test_eval_every_is_refused_in_mode_policy_eval(cleanrl):
     (said,) = cleanrl.refusals({"extras": {"mode": "policy_eval", "policy_path": "/x", "eval_every": 5}})
     assert said.startswith("extras.eval_every: ")
 

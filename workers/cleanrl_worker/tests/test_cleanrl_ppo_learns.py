@@ -1,4 +1,4 @@
-"""Learning, not only running: the settings shipped in configs/, several seeds, a hundred greedy episodes each."""
+"""ppo learns with the settings shipped in configs/: several seeds, each evaluated over 100 greedy episodes."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ MOST_STEPS = 100_000
 
 
 def trained_and_evaluated(worker, name, seed):
-    """Train with a shipped config; return the mean return of 100 greedy episodes that the training never saw."""
+    """Train with a shipped config; return the mean return of 100 greedy episodes with unseen seeds."""
     config = {**yaml.safe_load((CONFIGS / name).read_text())["config"], "seed": seed}
     trained = worker.run(**config)
     saved = trained["checkpoint_saved"][-1]

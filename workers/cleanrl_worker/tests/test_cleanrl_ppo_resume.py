@@ -1,4 +1,4 @@
-"""Stopping, dying and going on: the curve continues, and the steps add up."""
+"""Resuming after a stop or a kill: the learning curve continues, and the steps add up."""
 
 import random
 import signal
@@ -13,7 +13,7 @@ QUICK = {**LONG, "total_timesteps": 2048}
 KEPT = 10
 """The default of checkpoint_keep."""
 GRACE_S = 10
-"""So long the platform waits after SIGTERM."""
+"""Seconds that the platform waits between SIGTERM and SIGKILL."""
 MALICE = """
 import os, pickle
 class Bomb:
@@ -36,7 +36,7 @@ def newest(folder):
     return max(files, key=lambda path: int(path.stem.removeprefix("step-")))
 
 
-def test_sigterm_saves_a_checkpoint_and_another_attempt_goes_on_from_it(cleanrl, tmp_path):
+def test_sigterm_saves_a_checkpoint_and_the_next_attempt_resumes_from_it(cleanrl, tmp_path):
     with cleanrl.start(**LONG) as run:
         run.wait_until(lambda events: len(events.get("scalars", [])) > 3)
         assert run.signal(signal.SIGTERM) == 143
@@ -54,7 +54,7 @@ def test_sigterm_saves_a_checkpoint_and_another_attempt_goes_on_from_it(cleanrl,
 
 
 def test_sigterm_in_a_long_update_saves_what_was_learned_before_it(worker_in, tmp_path):
-    # An episode of MountainCar takes 200 steps, if nobody knows how to drive: with its end, the update begins.
+    # An untrained agent's episode of MountainCar takes 200 steps. The update begins when the episode ends.
     config = {"algo": "ppo", "env_id": "MountainCar-v0", "total_timesteps": 400, "seed": 1}
     first = worker_in(tmp_path / "first")
     params = {"num_envs": 1, "num_steps": 200}
@@ -88,7 +88,7 @@ def test_a_new_attempt_has_the_budget_of_the_one_before(cleanrl, tmp_path):
     assert "scalars" not in again, "there was nothing left to do"
 
 
-def test_a_new_attempt_of_a_resumed_training_does_not_need_what_that_began_with(worker_in, tmp_path):
+def test_a_new_attempt_of_a_resumed_training_does_not_need_the_original_checkpoint(worker_in, tmp_path):
     first = worker_in(tmp_path / "first")
     began = first.folder / first.run(**QUICK)["checkpoint_saved"][-1]["path"]
     extras = {"mode": "resume_training", "checkpoint_path": str(began), "checkpoint_every": 512}
@@ -102,7 +102,7 @@ def test_a_new_attempt_of_a_resumed_training_does_not_need_what_that_began_with(
     assert events["run_completed"][0]["summary"]["steps"] == 2048 + 1024
 
 
-def test_of_all_checkpoints_the_newest_are_kept(cleanrl, tmp_path):
+def test_only_the_newest_checkpoints_are_kept(cleanrl, tmp_path):
     events = cleanrl.run(**QUICK, extras={"checkpoint_every": 512, "checkpoint_keep": 2})
     assert [event["step"] for event in events["checkpoint_saved"]] == [512, 1024, 1536, 2048]
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
@@ -110,7 +110,7 @@ def test_of_all_checkpoints_the_newest_are_kept(cleanrl, tmp_path):
 
 
 def test_kill_9_at_any_moment_leaves_whole_checkpoints_and_the_steps_add_up(worker_in, tmp_path):
-    # Almost all of its time this run is saving, so that most kills come in the middle of it.
+    # This run spends almost all of its time saving, so most kills interrupt a save.
     often = {"checkpoint_every": 1, "algo_params": {"num_steps": 2, "num_minibatches": 1, "update_epochs": 1}}
     moments, given, step = random.Random(5), None, 0
     for attempt in range(4):
@@ -137,7 +137,7 @@ print(json.dumps([load(p, "it").about.step for p in Path("checkpoints").glob("st
         assert len(whole) <= KEPT + 1, "the oldest goes when a new one is there and reported"
         given, step = resume(path, kept), kept
     worker = worker_in(tmp_path / "last")
-    # The checkpoint knows the budget: half of the test's time would go into a million steps, so it is lowered there.
+    # The budget of a million steps is stored in the checkpoint. Lower it there to save half of the test's time.
     shortened = worker.python_says(f"""
 import dataclasses, json
 from pathlib import Path
@@ -151,7 +151,7 @@ print(json.dumps(str(save(saved, Path("shortened")))))
     assert done["scalars"][0]["step"] == step + 8
 
 
-def test_resume_training_takes_so_many_steps_more_and_has_not_forgotten(worker_in, tmp_path):
+def test_resume_training_adds_its_steps_and_keeps_what_was_learned(worker_in, tmp_path):
     settings = {"learning_rate": 2e-3, "update_epochs": 6, "ent_coef": 0.0}
     first = worker_in(tmp_path / "first")
     trained = first.run(**{**LONG, "total_timesteps": 16_384}, extras={"algo_params": settings})
@@ -228,7 +228,7 @@ print(json.dumps([str(path) for path in paths]))
 
 @pytest.fixture(scope="module")
 def foreign(worker_in, tmp_path_factory):
-    """A folder of files that are no checkpoints, and one that is."""
+    """A folder with one valid checkpoint and several invalid files."""
     folder = tmp_path_factory.mktemp("foreign")
     worker = worker_in(folder)
     worker.python_says(MALICE)

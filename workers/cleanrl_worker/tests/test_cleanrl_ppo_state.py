@@ -1,4 +1,4 @@
-"""What ppo must not lose: the state of its optimizer and of all generators, and what is behind a time limit."""
+"""State that ppo must keep: optimizer, random generators, final observations and return statistics."""
 
 import pytest
 
@@ -9,19 +9,19 @@ QUICK = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048, "seed"
 
 @pytest.fixture(scope="module")
 def halfway(worker_in, tmp_path_factory):
-    """A checkpoint in the middle of a training."""
+    """The path of a checkpoint saved halfway through a training."""
     worker = worker_in(tmp_path_factory.mktemp("halfway"))
     worker.run(**QUICK, extras={"checkpoint_every": 1024})
     return worker.folder / "checkpoints" / "step-1024.cleanrl_model"
 
 
 def curve(events):
-    """All that was learned, without the time that it took."""
+    """Return the episodes and the scalars, without the speed."""
     figures = [{k: v for k, v in event["values"].items() if k != "charts/SPS"} for event in events["scalars"]]
     return [(event["step"], event["return"]) for event in events["episode"]], figures
 
 
-def test_what_is_saved_directly_after_a_load_is_what_was_loaded(worker_in, halfway, tmp_path):
+def test_saving_right_after_loading_preserves_the_state(worker_in, halfway, tmp_path):
     worker = worker_in(tmp_path)
     done = worker.python_says(f"""
 import dataclasses, json
@@ -30,7 +30,7 @@ from cleanrl_worker.checkpoints import load, save
 saved = load(Path({str(halfway)!r}), "it")
 print(json.dumps(str(save(dataclasses.replace(saved, about=dataclasses.replace(saved.about, target=1024)), Path("x")))))
 """)
-    # Its budget is used up, so it saves what it has loaded; the seed is another, so nothing is the same by chance.
+    # The budget is used up, so the run saves what it loaded. The new seed rules out that the states agree by chance.
     events = worker.run(**{**QUICK, "seed": 2}, resume={"path": str(tmp_path / done)})
     same = worker.python_says(f"""
 import json, torch
@@ -49,7 +49,7 @@ print(json.dumps({{
     assert same == {"weights": True, "moments": [True] * 3, "torch": True, "others": [True] * 2}
 
 
-def test_who_goes_on_from_one_checkpoint_has_the_same_future_whatever_the_seed(worker_in, halfway, tmp_path):
+def test_resuming_from_one_checkpoint_gives_the_same_curve_whatever_the_seed(worker_in, halfway, tmp_path):
     worker = worker_in(tmp_path)
     first, again = (curve(worker.run(**{**QUICK, "seed": n}, resume={"path": str(halfway)})) for n in (5, 6))
     assert first == again
@@ -64,8 +64,8 @@ print(json.dumps(str(save(changed, Path("x")))))
     assert curve(worker.run(**{**QUICK, "seed": 5}, resume={"path": str(tmp_path / other)})) != first
 
 
-def test_an_episode_cut_by_its_time_limit_is_worth_what_the_critic_expects_behind_it(cleanrl):
-    # Three steps of one environment; the time limit comes after the second.
+def test_a_truncated_episode_bootstraps_from_the_critic(cleanrl):
+    # Three steps of one environment; the time limit truncates the episode after the second.
     found, expected = cleanrl.python_says("""
 import json
 from types import SimpleNamespace
@@ -95,7 +95,7 @@ print(json.dumps([[learned[view] for view in seen[:, 0, 0].tolist()], [first, se
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_was_seen_at_the_end_survives_the_reset_of_an_environment_that_uses_one_array(cleanrl):
+def test_the_final_observation_survives_the_reset_of_an_environment_that_reuses_one_array(cleanrl):
     seen = cleanrl.python_says("""
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Runs around upstream scripts: what is refused before it starts, what is passed on, and every way to end."""
+"""Runs of upstream scripts: the arguments passed on, the configs refused, and every way to end."""
 
 import json
 import os
@@ -29,11 +29,11 @@ def plan(worker, **config):
 
 
 def refusal(worker, **config):
-    """What a dry run says."""
+    """Return the problems that a dry run lists."""
     return "\n".join(worker.run("--dry-run", code=2, **{**DQN, **config}).events[-1]["problems"])
 
 
-# What is passed on.
+# Arguments.
 
 
 def test_a_dry_run_says_what_would_run(worker):
@@ -82,7 +82,7 @@ def test_a_nested_config_runs_too(worker):
     assert worker.run("--dry-run", **document).events[0]["config"]["total_timesteps"] == 300
 
 
-# What is refused.
+# Refusals.
 
 
 def test_a_run_refuses_what_a_dry_run_refuses_and_never_starts(worker):
@@ -171,7 +171,7 @@ def test_what_cannot_run_is_refused(worker, config, message):
     assert message in refusal(worker, **config)
 
 
-# How it ends.
+# Endings.
 
 
 def test_a_crash_is_reported_with_the_last_lines(worker):
@@ -204,7 +204,7 @@ def test_exit_code_0_without_episode_and_loss_is_a_failure(worker):
     assert done.error.startswith("c51 ended with exit code 0 but reported no episode and no loss")
 
 
-def test_an_odd_ending_is_a_warning(worker):
+def test_a_run_without_a_loss_gets_a_warning(worker):
     done = worker.run(**faulty("no loss"))
     (warning,) = [event["message"] for event in done.all("log") if event["level"] == "warning"]
     assert warning == "c51 reported no loss in 100 steps"
@@ -216,7 +216,7 @@ def hanging_script(worker):
     return process, int(worker.log().split("hanging ")[1].split()[0])
 
 
-def test_a_stop_ends_everything_even_what_does_not_listen(worker):
+def test_a_stop_ends_every_process_even_one_that_ignores_sigterm(worker):
     process, _ = hanging_script(worker)
     assert len(worker.processes()) >= 5  # worker, keeper, script, bash, sleep
     process.send_signal(signal.SIGTERM)
@@ -240,7 +240,7 @@ def test_a_killed_worker_leaves_its_counters_and_nothing_else(worker):
     process, _ = hanging_script(worker)
     process.kill()
     process.wait()
-    (left,) = worker.folder.glob(".training-*")  # nobody is left who could remove it
+    (left,) = worker.folder.glob(".training-*")  # no process is left to remove it
     for path in left.iterdir():
         path.unlink()
     left.rmdir()
@@ -256,7 +256,7 @@ def test_a_killed_keeper_is_reported_and_leaves_nothing(worker):
     assert worker.left() == []
 
 
-def test_heartbeats_tell_how_far_it_is(worker):
+def test_heartbeats_report_the_step(worker):
     worker.environ["MOSAIC_HEARTBEAT_S"] = "0.5"
     process = worker.start(**faulty("hang"))
     worker.wait_for(process, lambda: any(e["event"] == "heartbeat" and e.get("step") == 110 for e in worker.events()))
@@ -267,7 +267,7 @@ def test_heartbeats_tell_how_far_it_is(worker):
 # Weights & Biases.
 
 
-def test_weights_and_biases_is_asked_only_if_the_run_asks_and_offline_stays_in_its_folder(worker):
+def test_weights_and_biases_is_off_by_default_and_offline_runs_stay_in_the_run_folder(worker):
     assert not (worker.run(**DQN).folder / "wandb").exists()
     (worker.folder / "journal.jsonl").unlink()
     done = worker.run(**DQN, extras={"track_wandb": True, "wandb_project_name": "mine", "wandb_entity": "us"})

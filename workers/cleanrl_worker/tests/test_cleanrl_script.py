@@ -1,4 +1,4 @@
-"""Mode script: shell scripts whose Python processes are hooked, phase after phase."""
+"""Mode script: shell scripts with several phases, whose Python processes are hooked."""
 
 import signal
 
@@ -29,7 +29,7 @@ def phases(done):
     return [(event["number"], event["total"], event["name"]) for event in done.all("phase")]
 
 
-def test_phases_are_progress_and_steps_go_on(worker, script):
+def test_phases_are_reported_and_their_steps_add_up(worker, script):
     text = f"""#!/usr/bin/env bash
 # @description Two short trainings
 # @phases warm up, main
@@ -49,7 +49,7 @@ echo "@phase main"
     assert steps == sorted(steps)
     assert steps[0] < 100
     assert 900 < steps[-1] <= 1000
-    # What the second training calls step n is step 400 + n of the run.
+    # Step n of the second training is step 400 + n of the run.
     losses = [step for step, _ in done.scalars["losses/td_loss"]]
     assert losses == [300, 700, 800, 900]
     completed = done.one("run_completed")
@@ -83,7 +83,7 @@ def test_arguments_reach_the_script_and_its_output_the_log(worker, script):
     assert done.one("run_completed")["step"] == 300
 
 
-def test_another_exit_code_than_0_is_a_failure_with_the_last_lines(worker, script):
+def test_a_nonzero_exit_code_is_a_failure_with_the_last_lines(worker, script):
     done = worker.run(code=1, **script("echo working\necho 'the disk is on fire' >&2\nexit 7\n"))
     assert done.error == "train.sh ended with exit code 7: the disk is on fire"
     assert done.one("run_failed")["category"] == "application"
@@ -102,7 +102,7 @@ def test_a_phase_that_crashes_ends_the_script_and_is_named(worker, script, comma
     assert phases(done) == [(1, 2, "one")]
 
 
-def test_a_script_may_say_that_a_failure_does_not_matter(worker, script):
+def test_a_script_may_ignore_a_failure(worker, script):
     done = worker.run(**script(f"set +e\n{CRASH}\n{TRAIN} 300\n"))
     assert done.one("run_completed")["step"] == 400
 
@@ -126,7 +126,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_environments_made_all_at_once_report_too(worker, script, tmp_path, mode):
+def test_environments_of_make_vec_report_too(worker, script, tmp_path, mode):
     (tmp_path / "own.py").write_text(OWN.replace("MODE", mode))
     done = worker.run(**script(f'python "{tmp_path}/own.py"\n'))
     ended = int(done.log.split("ended ")[1].split()[0])
@@ -157,7 +157,7 @@ def test_a_stop_ends_the_script_and_all_it_started(worker, script):
     assert worker.left() == []
 
 
-def test_a_killed_worker_takes_the_script_along(worker, script):
+def test_the_script_ends_when_its_worker_is_killed(worker, script):
     process = worker.start(**script(f"sleep 1000 &\n{TRAIN} 1000000\n"))
     worker.wait_for_event(process, "episode")
     process.kill()
