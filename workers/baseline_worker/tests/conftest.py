@@ -1,4 +1,4 @@
-"""The environment of the default profile, built from its lock as the platform builds it, and a way to use it."""
+"""Fixtures that build the default profile from its lock, as the platform does, and run the worker in it."""
 
 import json
 import os
@@ -13,7 +13,7 @@ DEADLINE_S = 280
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """The default profile as the platform builds it, cached outside the checkout under the hash of its lock."""
+    """Build the default profile as the platform does; the cache key is the hash of the lock."""
     home = tmp_path_factory.mktemp("home")
     command = [sys.executable, "-m", "mosaic_services.environments", "baseline", "default", "--home", str(home)]
     built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
@@ -32,7 +32,7 @@ def site(environment):
 
 
 class Baseline:
-    """Starts the worker in a folder of its own."""
+    """Starts the worker in its own folder."""
 
     def __init__(self, python, site, folder):
         self.python = python
@@ -53,7 +53,7 @@ class Baseline:
         )
 
     def run(self, code=0, **config):
-        """Run a config; return the events by name."""
+        """Run a config; return the events, grouped by name."""
         done = self._start(config)
         assert done.returncode == code, done.stderr
         events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""The baseline worker in the environment of its lock: found, compliant, repeatable, and passive when asked to be."""
+"""The baseline worker in its locked environment: discovery, compliance, runs, interactive mode, frames, videos."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_a_run_reports_steps_episodes_scalars_and_a_summary(baseline):
     assert events["run_completed"][0]["summary"]["return_mean"] == pytest.approx(sum(returns(events).values()) / 12)
 
 
-def test_an_episode_depends_on_its_own_seed_alone_so_that_runs_can_be_cut_into_shards(baseline):
+def test_an_episode_depends_only_on_its_own_seed_so_runs_can_be_sharded(baseline):
     whole = returns(baseline.run(episodes=6, seed=7, step_events=False))
     shard = returns(baseline.run(episodes=3, seed=10, step_events=False))
     assert shard == {seed: whole[seed] for seed in (10, 11, 12)}
@@ -81,7 +81,7 @@ def test_the_passive_agent_does_nothing(baseline):
 
 def test_action_masks_of_the_environment_are_followed(baseline):
     events = baseline.run(env_id="Taxi-v3", episodes=2, seed=1, step_events=True)
-    # With the mask, Taxi never gives the -10 for an illegal pick-up.
+    # Taxi gives -10 for an illegal pick-up or drop-off, which the mask excludes.
     assert {event["reward"] for event in events["step"]} <= {-1, 20}
 
 
@@ -105,7 +105,7 @@ def test_what_cannot_run_is_refused(baseline, config, message):
     assert message in baseline.run(code=2, **config)["run_failed"][0]["error"]
 
 
-def test_an_environment_plays_by_requests(baseline):
+def test_requests_drive_an_environment(baseline):
     reset = {"cmd": "reset", "seed": 5}
     answers = baseline.talk(
         {"cmd": "step"}, reset, {"cmd": "step"}, {"cmd": "step", "action": 1}, reset, {"cmd": "step"}
@@ -117,7 +117,7 @@ def test_an_environment_plays_by_requests(baseline):
     assert answers[3]["action"] == 1
 
 
-def test_interactive_episodes_are_those_of_a_run(baseline):
+def test_interactive_episodes_match_those_of_a_run(baseline):
     events = baseline.run(episodes=1, seed=5)
     answers = baseline.talk({"cmd": "reset", "seed": 5}, *[{"cmd": "step"}] * len(events["step"]), {"cmd": "step"})
     steps = [answer for answer in answers if answer["type"] == "step"]
@@ -164,7 +164,7 @@ def test_agents_live_side_by_side_and_repeat_by_seed(baseline):
         ),
     ],
 )
-def test_doing_nothing_in_every_kind_of_space(baseline, space, noop):
+def test_the_passive_agent_has_a_noop_in_every_kind_of_space(baseline, space, noop):
     ready, action = baseline.talk(
         init(space), {"cmd": "select_action", "observation": 0, "agent": "p"}, agent="passive"
     )
@@ -172,7 +172,7 @@ def test_doing_nothing_in_every_kind_of_space(baseline, space, noop):
     assert action == {"type": "action", "action": noop}
 
 
-def test_passive_takes_the_action_that_is_named_for_doing_nothing(baseline):
+def test_the_passive_agent_prefers_an_action_whose_name_means_noop(baseline):
     names = ["left", "right", "forward", "pickup", "drop", "toggle", "done"]
     named = {**init({"type": "Discrete", "n": 7}), "action_meanings": names}
     ask = {"cmd": "select_action", "observation": 0, "agent": "p"}
@@ -180,14 +180,14 @@ def test_passive_takes_the_action_that_is_named_for_doing_nothing(baseline):
     assert [answer["action"] for answer in answers[1:]] == [6, 1]
 
 
-def test_an_agent_that_was_not_made_is_an_error(baseline):
+def test_an_unknown_agent_is_an_error(baseline):
     (answer,) = baseline.talk({"cmd": "select_action", "observation": 0, "agent": "x"})
     assert answer["message"] == "agent 'x' is not known: send init_agent first"
 
 
 @pytest.fixture
 def frames(baseline, tmp_path):
-    """Give the worker a folder for frames, as the platform does; return how to read the newest one's header."""
+    """Give the worker a folder for frames, as the platform does; return a function that describes the newest frame."""
     folder = tmp_path / "lane"
     folder.mkdir()
     baseline.environ["MOSAIC_FASTLANE_DIR"] = str(folder)
@@ -223,7 +223,7 @@ def test_the_mode_can_come_from_the_environment(baseline, frames):
     assert frames()["shape"] == (400, 600, 3)
 
 
-def test_nothing_is_shown_or_recorded_unless_it_is_asked_for(baseline, frames, tmp_path):
+def test_frames_and_videos_are_off_by_default(baseline, frames, tmp_path):
     events = baseline.run(episodes=2, seed=7)
     assert list((tmp_path / "lane").iterdir()) == []
     assert not (tmp_path / "videos").exists()
@@ -252,7 +252,7 @@ def test_episodes_are_recorded_with_their_seed_and_return(baseline, tmp_path):
         assert b"acTL" in data
 
 
-def test_an_environment_that_cannot_render_is_played_all_the_same(baseline, frames):
+def test_an_environment_that_cannot_render_still_plays(baseline, frames):
     kwargs = {"render_mode": "ansi"}
     events = baseline.run(
         env_id="FrozenLake-v1", env_kwargs=kwargs, episodes=3, seed=1, fastlane_video_mode="single", record="best"
@@ -270,5 +270,5 @@ def test_an_environment_that_cannot_render_is_played_all_the_same(baseline, fram
         ({"fastlane_max_dim": 1}, "fastlane_max_dim: 1 is not allowed"),
     ],
 )
-def test_pictures_that_cannot_be_had_are_refused(baseline, config, message):
+def test_bad_frame_and_video_settings_are_refused(baseline, config, message):
     assert message in baseline.run(code=2, **config)["run_failed"][0]["error"]
