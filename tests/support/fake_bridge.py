@@ -27,7 +27,7 @@ BATCH_LINES = 500
 
 @dataclass
 class File:
-    """The lines of one stream, and how many were sent and stored."""
+    """The lines of one stream, with the counts of sent and stored lines."""
 
     run: str
     kind: StreamKind = "journal"
@@ -49,12 +49,12 @@ class File:
 
     @property
     def whole(self) -> bool:
-        """Whether the store has confirmed every line, and the end."""
+        """Whether the store has confirmed every line and the end of the stream."""
         return self.ended and self.final and self.stored == len(self.lines)
 
 
 class FakeBridge:
-    """Publishes files in batches, resends on request, and keeps within a window ahead of the store."""
+    """Publishes files in batches, resends on request, and sends at most a window ahead of the store."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class FakeBridge:
         passes: Callable[[Batch, bool], int] = lambda _batch, _repair: 1,
         shuffle: Callable[[list[tuple[str, Batch, bytes]]], None] = lambda _messages: None,
     ) -> None:
-        """`passes` returns how many copies of a batch to send, `shuffle` reorders the messages of one round."""
+        """`passes` returns the number of copies of a batch to send; `shuffle` reorders the messages of one round."""
         self.host = host
         self.bus = BusClient(address, source=topics.supervisor(host))
         self.files: list[File] = []
@@ -92,13 +92,13 @@ class FakeBridge:
         await self.bus.close()
 
     def open(self, run: str, kind: StreamKind = "journal", attempt: int = 1) -> File:
-        """Begin a stream."""
+        """Open a stream."""
         file = File(run, kind, attempt)
         self.files.append(file)
         return file
 
     async def until(self, what: str, condition: Callable[[], object], deadline_s: float = PATIENCE_S) -> None:
-        """Wait for a condition while the bridge works."""
+        """Wait for a condition while the bridge runs; raise the error of a bridge task that failed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_s
         while not condition():
@@ -110,7 +110,7 @@ class FakeBridge:
             await asyncio.sleep(0.01)
 
     async def until_whole(self, *files: File, deadline_s: float = PATIENCE_S) -> None:
-        """Wait until the store has every line of the given files, or of all."""
+        """Wait until the store has every line of the given files, by default of all files."""
         wanted = files or tuple(self.files)
         await self.until("every line is stored", lambda: all(file.whole for file in wanted), deadline_s)
 

@@ -1,4 +1,4 @@
-"""Floods: clients that ask more than a stack can do, each in a process of its own; and a client that asks little.
+"""Floods: client processes that overload a stack, and a well-behaved client that measures its latency.
 
 `python floods.py KIND HOME RUN` floods the stack of a home until it is killed.
 """
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from mosaic_bus.wire.address import Address
 
 EPISODES = 200
-# Commands that a flood sends between two pauses of the least length, so that it can be killed and counts.
+# Commands that a flood sends between two pauses.
 _BURST = 20
 _PAUSE_S = 0.005
-# Connections that a flood has open at most.
+# Maximum number of connections that a flood keeps open.
 _OPEN = 500
 
 
 def fill(home: StackHome, runs: int) -> list[str]:
-    """Store runs with episodes in a home without a stack, so that queries have something to read; return their ids."""
+    """Store runs with episodes for queries to read, before the stack starts; return the run ids."""
     store = Store(home.telemetry_store)
     store.open()
     store.begin()
@@ -57,7 +57,7 @@ def fill(home: StackHome, runs: int) -> list[str]:
 
 
 async def _send(address: Address, service: str, command: str, args: dict[str, object]) -> None:
-    """Send a command again and again, each time with a new id, without waiting for an answer."""
+    """Send a command repeatedly, each time with a new id, without waiting for answers."""
     async with BusClient(address) as bus:
         body = {"command": command, "reply_to": bus.id, "args": args}
         while True:
@@ -67,7 +67,7 @@ async def _send(address: Address, service: str, command: str, args: dict[str, ob
 
 
 def _subscribe(address: Address) -> None:
-    """Subscribe to more topics than a connection may have, with one connection after the other."""
+    """Open one connection after another and exceed the limit of subscriptions on each."""
     with zmq.Context() as context:
         while True:
             with context.socket(zmq.SUB) as greedy:
@@ -83,14 +83,14 @@ def _subscribe(address: Address) -> None:
 
 
 def _connect(address: Address) -> None:
-    """Connect, on both sockets, and close the oldest connections."""
+    """Open connections to both sockets of the broker; close the oldest ones."""
     with zmq.Context() as context:
         opened: list[zmq.Socket[bytes]] = []
         while True:
             for kind, endpoint in ((zmq.SUB, address.egress), (zmq.DEALER, address.ingress)):
                 try:
                     opened.append(context.socket(kind))
-                except zmq.ZMQError:  # ZeroMQ is still closing earlier ones.
+                except zmq.ZMQError:  # ZeroMQ is still closing earlier sockets.
                     time.sleep(_PAUSE_S)
                     continue
                 opened[-1].connect(endpoint)
@@ -110,7 +110,7 @@ FLOODS: dict[str, Callable[[Address, str], object]] = {
 
 @contextlib.contextmanager
 def flood(kind: str, home: StackHome, run: str) -> Iterator[None]:
-    """Flood a stack meanwhile."""
+    """Flood a stack during the `with` block."""
     with subprocess.Popen([sys.executable, __file__, kind, str(home.path), run]) as client:
         try:
             yield
@@ -120,7 +120,7 @@ def flood(kind: str, home: StackHome, run: str) -> Iterator[None]:
 
 
 def ask(bus: Bus, count: int, pause_s: float = 0.02) -> list[float]:
-    """Ask telemetry and scheduler in turn, with a pause in between; return the milliseconds of each, in order."""
+    """Query telemetry and the scheduler alternately, with pauses; return the sorted latencies in milliseconds."""
     took = []
     for number in range(count):
         service, query = ("telemetry", Summaries(limit=50)) if number % 2 else ("scheduler", Runs(limit=50))
@@ -132,7 +132,7 @@ def ask(bus: Bus, count: int, pause_s: float = 0.02) -> list[float]:
 
 
 def refused(bus: Bus) -> dict[str, int]:
-    """What was refused so far, by what counts it."""
+    """Return the counts of refusals so far: busy answers, closed subscribers, refused connections."""
     found = {service: bus.request(service, Stats(), timeout=120).counters for service in ("telemetry", "scheduler")}
     broker = bus.request("broker", Stats(), timeout=120).counters
     return {
@@ -143,7 +143,7 @@ def refused(bus: Bus) -> dict[str, int]:
 
 
 def percentile(took: list[float], part: float) -> float:
-    """A percentile of figures in order."""
+    """Return a percentile of sorted figures; `part` is from 0 to 1."""
     return took[min(len(took) - 1, int(part * len(took)))]
 
 

@@ -1,4 +1,4 @@
-"""Runs of the stress worker that publish pictures, each with a checksum of itself, and how to look at them."""
+"""Runs of the stress worker that publish frames with embedded checksums, and helpers to inspect them."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Answer:
-    """An answer over HTTP."""
+    """An HTTP response."""
 
     status: int
     headers: http.client.HTTPMessage
     body: bytes
 
     def json(self) -> Any:
-        """Read the body."""
+        """Parse the body."""
         return json.loads(self.body)
 
 
@@ -44,7 +44,7 @@ class Gateway:
         self.viewer = read_token(stack.home.gateway, Role.VIEWER)
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
-        """Send a request with these headers and no others, but for Host."""
+        """Send a request with these headers; add only Host, and Content-Length for a body, unless given."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         given = {"Host": self.netloc, **(headers or {})}
         try:
@@ -60,7 +60,7 @@ class Gateway:
             connection.close()
 
     def get(self, path: str, token: str | None = None, **headers: str) -> Answer:
-        """Get something with a token."""
+        """Send a GET request with a token."""
         return self.ask("GET", path, None, {"Authorization": f"Bearer {token or self.token}", **headers})
 
     def command(self, service: str, name: str, token: str | None = None, **arguments: Any) -> Answer:
@@ -69,13 +69,13 @@ class Gateway:
         return self.ask("POST", f"/api/{service}/{name}", json.dumps(arguments).encode(), headers)
 
     def log_in(self, token: str | None = None) -> str:
-        """Open the address with the token; return the cookie as a browser would send it."""
+        """Log in with the token in the URL; return the cookie as a browser would send it."""
         answer = self.ask("GET", f"/?token={token or self.token}")
         assert answer.status == 303, answer.body
         return answer.headers["set-cookie"].partition(";")[0]
 
     def page(self, **headers: str) -> ClientConnection:
-        """Open a WebSocket like a page that is logged in."""
+        """Open a WebSocket as a logged-in page does."""
         given = {"Cookie": self.log_in(), "Origin": f"http://{self.netloc}", **headers}
         origin = given.pop("Origin")
         return connect(
@@ -89,7 +89,7 @@ class Gateway:
 
 
 def read(page: ClientConnection) -> dict[str, Any]:
-    """Return the next message; of a frame, its head with the picture as `jpeg`."""
+    """Return the next message; a frame message is its header plus the image as `jpeg`."""
     message = page.recv(timeout=PATIENCE_S)
     if isinstance(message, bytes):
         length = int.from_bytes(message[:4], "big")
@@ -98,7 +98,7 @@ def read(page: ClientConnection) -> dict[str, Any]:
 
 
 def read_to_the_end(page: ClientConnection) -> None:
-    """Read until the gateway closes the page, which raises."""
+    """Read until the gateway closes the connection, which raises an exception."""
     while True:
         page.recv(timeout=PATIENCE_S)
 
@@ -109,7 +109,7 @@ def say(page: ClientConnection, **message: Any) -> None:
 
 
 def until(page: ClientConnection, condition: Any) -> dict[str, Any]:
-    """Read until a message fits; every message gives a credit back."""
+    """Read until a message meets the condition; return a credit for every message."""
     while True:
         message = read(page)
         say(page, type="credit", n=1)

@@ -1,4 +1,4 @@
-"""A real supervisor with a real broker and real workers. Bus clients stand for the scheduler and the store."""
+"""A real supervisor with a real broker and real workers. Bus clients stand in for the scheduler and telemetry."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Key = tuple[str, int, str]
 
 
 class StandInStore(threading.Thread):
-    """Stands for the telemetry service: stores batches in order, asks for missing ones, reports its positions."""
+    """Stands in for telemetry: stores batches in order, requests missing ones, reports its positions."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(daemon=True)
@@ -54,7 +54,7 @@ class StandInStore(threading.Thread):
         self.hosts: list[HostState] = []
         self.drop_live = 0
         self.storing = True
-        self.away = False  # Receives host states only.
+        self.away = False  # True: ignores everything but host states.
         self.ended: set[Key] = set()
         self._done = threading.Event()
 
@@ -141,7 +141,7 @@ class StandInStore(threading.Thread):
 
 
 class Host:
-    """A broker, a supervisor, and the stand-in for the store."""
+    """A broker, a supervisor, and a stand-in for telemetry."""
 
     def __init__(self, folder: Path, gpus: int = 0, **environ: str) -> None:
         self.stack = Stack(folder, gpus=gpus, environ=environ)
@@ -181,7 +181,7 @@ class Host:
         return report.phase if report else None
 
     def wait_running(self, run: str) -> dict[str, Any]:
-        """Wait for the first line; return the record of the run host."""
+        """Wait until an attempt is running; return the record of its run host."""
         wait_until("running", lambda: self.phase(run) == "running")
         return self.host_record(run)
 
@@ -227,7 +227,7 @@ class Host:
         return [each for each in left if not any(f"process {pid}:" in each for pid in services)]
 
     def close(self) -> None:
-        # The supervisor first: it waits until the store has every line.
+        # Stop the supervisor first: it waits until the store has every line.
         supervisor = self.stack.processes["supervisor"]
         supervisor.terminate()
         supervisor.wait(30)

@@ -1,4 +1,4 @@
-"""The `mosaic` command as tests call it: a process of its own, for one home."""
+"""Runs the `mosaic` command for one home, in a separate process."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A test run in the background of a shell ignores Ctrl-C, and so would all that it starts.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no lock is needed for it
+            # A shell's background job ignores SIGINT, and its child processes inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it takes no lock
         )
 
     def submit(self, *words: str) -> str:

@@ -1,4 +1,4 @@
-"""Drives the scheduler's state machine in tests: events in, instructions out, hosts and attempts made up."""
+"""Drives the scheduler's state machine in tests: events in, instructions out, with invented hosts and attempts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mosaic_services.scheduler.why import explain
 
 
 class Story:
-    """A machine, the time, and its last instructions."""
+    """A state machine, its clock, and its last instructions."""
 
     def __init__(self):
         self.now = 100.0
@@ -63,7 +63,7 @@ class Story:
         return self.feed(events.Described, fingerprint, told)
 
     def pass_time(self, seconds, *reports):
-        """Let time pass in ticks, the given hosts reporting every second."""
+        """Advance the clock in ticks of half a second; the given hosts report every second."""
         seen = []
         for half in range(round(seconds * 2)):
             self.now += 0.5
@@ -92,7 +92,7 @@ class Story:
         return explain(self.machine.ledger, self.machine.ledger.runs[run], told, self.now)
 
     def restart(self, saved):
-        """Continue with a new machine, from what the old one saved."""
+        """Continue with a new machine from the state that the old one saved."""
         runs = {each.run.id: each.run for each in saved if isinstance(each, todo.SaveRun)}
         attempts = {each.attempt.key: each.attempt for each in saved if isinstance(each, todo.SaveAttempt)}
         settings = {each.key: each.value for each in saved if isinstance(each, todo.SaveSetting) and each.value}
@@ -107,11 +107,11 @@ class Story:
         return [each for each in self.out if isinstance(each, kind)]
 
     def sent(self, kind):
-        """The commands of a kind that were sent to hosts."""
+        """Return the commands of one type that were sent to hosts."""
         return [each.command for each in self.said(todo.Send) if isinstance(each.command, kind)]
 
     def offers(self):
-        """The placements that were sent, as (host, attempt)."""
+        """Return the placements that were sent, as (host, attempt)."""
         return [(each.host, each.command.attempt) for each in self.said(todo.Send) if isinstance(each.command, Place)]
 
 
@@ -126,7 +126,7 @@ def host(
     others=(),
     **more,
 ):
-    """A report of a host that has the worker `w`, and `others`: worker -> status."""
+    """Return the report of a host with the worker `w` and `others`, a mapping of worker to status."""
     environment = EnvironmentStatus(worker="w", profile="default", status=status, fingerprint=fingerprint)
     further = [EnvironmentStatus(worker=each, profile="default", status=state) for each, state in dict(others).items()]
     total = Resources(cpus=cpus, memory_mb=memory_mb, gpus=gpus)

@@ -1,4 +1,4 @@
-"""A file system with little room, for tests of a full disk."""
+"""A small file system, for tests of a full disk."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a small file system; skip, saying why, where that is not permitted."""
+    """Mount a small file system; skip the test, with the reason, where mounting is not permitted."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"mounting a small tmpfs needs root: {done.stderr.strip()}")
     yield folder
-    # Lazily: services that have files there may end only after the test's own fixtures.
+    # Unmount lazily: services with open files there may outlive this fixture.
     subprocess.run(["umount", "--lazy", folder], check=True)

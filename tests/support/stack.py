@@ -1,4 +1,4 @@
-"""A whole stack of real processes for tests and benches: start, kill, restart, and see that nothing is left."""
+"""A whole stack of real processes for tests and benches: start, kill, restart, find leftovers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 STRESS = ROOT / "tests" / "workers" / "stress_worker"
-# Without the gateway, which only its own tests need: they name it in `also`.
+# Without the gateway: the few tests that need it name it in `also`.
 SERVICES = tuple(row.name for row in in_start_order() if row.name != "gateway")
 HOST = "testhost"
 Value = TypeVar("Value")
-# Only who hangs waits so long: a busy machine is given time, since what tests must not depend on is its speed.
+# Deadline for a hung process; generous, so that a busy machine does not fail tests.
 PATIENCE_S = 300.0
 
 
 def wait_until(what: str, condition: Callable[[], Value], deadline_s: float = PATIENCE_S) -> Value:
-    """Return the first true value of a condition; fail, saying what was waited for, when time is up."""
+    """Return the first true value of a condition; past the deadline, fail with the name of the condition."""
     deadline = time.monotonic() + deadline_s
     while True:
         value = condition()
@@ -48,7 +48,7 @@ def wait_until(what: str, condition: Callable[[], Value], deadline_s: float = PA
 
 
 class Stack:
-    """Broker, scheduler, telemetry and supervisor of one home."""
+    """The services of one home, each a real process."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class Stack:
 
     @property
     def bus(self) -> Bus:
-        """A connection, made when first needed."""
+        """A bus connection, opened on first use."""
         if self._bus is None:
             self._bus = Bus(self.home.address(), connect_timeout=20)
         return self._bus
 
     @staticmethod
     def service_name(service: str) -> str:
-        """What a service is called on the bus."""
+        """Return the name of a service on the bus."""
         return f"supervisor.{HOST}" if service == "supervisor" else service
 
     def start(self, service: str) -> None:
@@ -116,7 +116,7 @@ class Stack:
         wait_until(f"{service} answers", answers)
 
     def log(self, service: str) -> str:
-        """What a service printed."""
+        """Return the end of a service's log."""
         return (self.home.logs / f"{service}.log").read_text()[-4000:]
 
     def kill(self, service: str) -> None:
@@ -130,16 +130,16 @@ class Stack:
         self.start(service)
 
     def submit(self, **spec: Any) -> str:
-        """Submit a run of the stress worker (or of another) and return its id."""
+        """Submit a run, by default of the stress worker; return its id."""
         spec = {"worker": "stress", "resources": {"cpus": 0.5, "memory_mb": 128}, **spec}
         return self.bus.request("scheduler", Submit(spec=RunSpec.model_validate(spec)), timeout=20).run
 
     def show(self, run: str) -> RunDetail:
-        """All that the scheduler knows of a run."""
+        """Return the scheduler's details of a run."""
         return self.bus.request("scheduler", Show(run=run), timeout=20)
 
     def state(self, run: str) -> RunState:
-        """How a run is."""
+        """Return the state of a run."""
         return self.show(run).run
 
     def cancel(self, run: str) -> None:
@@ -147,12 +147,12 @@ class Stack:
         self.bus.request("scheduler", Cancel(run=run))
 
     def summary(self, run: str) -> RunSummary | None:
-        """What telemetry says of a run."""
+        """Return telemetry's summary of a run."""
         found = self.bus.request("telemetry", Summaries(runs=[run]), timeout=20).summaries
         return found[0] if found else None
 
     def wait_state(self, run: str, *states: str, deadline_s: float = PATIENCE_S) -> RunState:
-        """Wait until a run is in one of some states."""
+        """Wait until a run is in one of the given states."""
 
         def reached() -> RunState | None:
             state = self.state(run)
@@ -173,14 +173,14 @@ class Stack:
 
         return wait_until(f"run {run} is stored whole", complete, deadline_s)
 
-    # ── looking at what is on disk ──────────────────────────────────────────────────────────────
+    # ── files on disk ───────────────────────────────────────────────────────────────────────────
 
     def journal(self, run: str, attempt: int = 1) -> Path:
-        """The journal of an attempt."""
+        """Return the path of an attempt's journal."""
         return self.home.runs / run / str(attempt) / "journal.jsonl"
 
     def stored_lines(self, run: str, kind: str = "journal", attempt: int = 1) -> list[tuple[int, str | bytes]]:
-        """The numbers and lines of a stream as SQL finds them."""
+        """Return the line numbers and lines of a stream, read from the database."""
         with contextlib.closing(sqlite3.connect(self.home.telemetry_store)) as store:
             (stream,) = store.execute(
                 "select id from streams where run = ? and attempt = ? and kind = ?", (run, attempt, kind)
@@ -191,17 +191,17 @@ class Stack:
             ).fetchall()
 
     def assert_stored_exactly_once(self, run: str) -> int:
-        """Compare the journal on disk with the store, line by line; return how many there are besides heartbeats."""
+        """Compare the journal on disk with the store, line by line; return the number of events except heartbeats."""
         lines = self.journal(run).read_bytes().decode().splitlines()
         stored = self.stored_lines(run)
         assert [number for number, _ in stored] == list(range(len(lines)))
         assert [line for _, line in stored] == lines
         return sum('"event":"heartbeat"' not in line for line in lines)
 
-    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+    # ── shutdown ────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Stop everything in order; whatever the test did, nothing must be left."""
+        """Stop the services in reverse order; fail if one does not end on SIGTERM."""
         if self._bus is not None:
             self._bus.close()
             self._bus = None
@@ -218,7 +218,7 @@ class Stack:
                     raise AssertionError(f"{service} did not end on SIGTERM:\n{self.log(service)}") from None
 
     def leftovers(self) -> list[str]:
-        """Processes that work in this home, sockets in it, and files of it in /dev/shm."""
+        """Return what is left of this home: processes, sockets, files in /dev/shm."""
         home = str(self.home.path)
         found = []
         for process in psutil.process_iter(["pid", "cmdline", "status"]):

@@ -1,4 +1,4 @@
-"""Runs of the CleanRL worker around upstream scripts: starts the worker as the platform would, and reads its events."""
+"""Runs of the CleanRL worker with upstream scripts: starts the worker as the platform does and reads its events."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ class Done:
 
     @property
     def scalars(self):
-        """Every value of every scalar, as (step, value)."""
+        """The points of every scalar, by tag, as (step, value)."""
         found = {}
         for event in self.all("scalars"):
             for tag, value in event["values"].items():
@@ -63,7 +63,7 @@ class Done:
 
 
 class Worker:
-    """Starts the worker of one profile in a folder of its own."""
+    """Starts the worker of one profile in its own folder."""
 
     def __init__(self, profile, folder, upstream=None, **variables):
         self.python, self.site = build(profile)
@@ -97,7 +97,7 @@ class Worker:
         return (self.folder / "log.txt").read_text()
 
     def end(self, process):
-        """Wait for the end of a run."""
+        """Wait until a run ends; return its result."""
         try:
             code = process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -111,7 +111,7 @@ class Worker:
         return done
 
     def wait_for(self, process, condition):
-        """Wait until something is true of a running worker."""
+        """Wait until a condition is true; fail if the worker ends first."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             assert process.poll() is None, f"the run has ended:\n{self.log()}"
@@ -122,7 +122,7 @@ class Worker:
         self.wait_for(process, lambda: any(event["event"] == name for event in self.events()))
 
     def processes(self):
-        """The processes that work in the run's folder, with their command lines."""
+        """Return the processes in the run's folder: pid -> command line."""
         found = {}
         for entry in Path("/proc").iterdir():
             try:
@@ -133,7 +133,7 @@ class Worker:
         return found
 
     def left(self):
-        """Return processes and counters that are still there after a while, and kill the processes."""
+        """Return the processes and counter folders that remain after a grace period; kill the processes."""
         deadline = time.monotonic() + 10
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -143,7 +143,7 @@ class Worker:
 
 
 def bare(python, script, folder, *arguments):
-    """Run a script as a user would, with no hooks; return what it printed."""
+    """Run a script without hooks, as a user would; return its output."""
     folder.mkdir()
     environ = {**os.environ, "PYTHONPATH": str(SHAPES), "OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy"}
     command = [python, script, *arguments]
@@ -154,7 +154,7 @@ def bare(python, script, folder, *arguments):
 
 
 def tensorboard_scalars(python, folder):
-    """Read all scalars of TensorBoard files, with the package that wrote them."""
+    """Read all scalars of TensorBoard files, with the TensorBoard of the given environment."""
     code = (
         "import glob, json, sys\n"
         "from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
@@ -171,7 +171,7 @@ def tensorboard_scalars(python, folder):
 
 
 def checkout_of(folder, **scripts):
-    """Make a folder in the layout of a checkout from our shapes; `scripts` gives some other names: pqn="ppo"."""
+    """Create a checkout from our shapes; `scripts` adds copies under other names: pqn="ppo" copies ppo to pqn."""
     shutil.copytree(SHAPES, folder)
     for name, shape in scripts.items():
         shutil.copyfile(SHAPES / "cleanrl" / f"{shape}.py", folder / "cleanrl" / f"{name}.py")

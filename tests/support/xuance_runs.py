@@ -1,6 +1,6 @@
-"""Configs of small trainings, and code that runs many of them in one process of the worker's environment.
+"""Configs of small trainings, and code that runs many of them in one process.
 
-Importing XuanCe takes longer than these trainings.
+One process saves time: importing XuanCe takes longer than these trainings.
 """
 
 SPREAD = {"env_id": "simple_spread_v3", "parallels": 4, "seed": 1}
@@ -39,5 +39,5 @@ def refusal(given):
 
 
 def named(events, name):
-    """Return the events of a name."""
+    """Return the events with a given name."""
     return [event for event in events if event["event"] == name]
