@@ -1,4 +1,4 @@
-"""A real broker in a process of its own."""
+"""Fixtures that start a real broker in a separate process."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from mosaic_bus import Home
 
 
 class BrokerProcess:
-    """`python -m mosaic_services.broker`, started, killed and started again."""
+    """Runs `python -m mosaic_services.broker`; can kill and restart it."""
 
     def __init__(self, folder, *arguments):
         self.home = Home.find(folder)
@@ -30,7 +30,7 @@ class BrokerProcess:
         return self.home.path / "broker.log"
 
     def start(self, files=None):
-        """Start it, with a limit to the files that it may have open."""
+        """Start the broker; `files` limits its open file descriptors."""
         environ = {key: value for key, value in os.environ.items() if not key.startswith("MOSAIC_")}
         command = [sys.executable, "-m", "mosaic_services.broker", "--home", str(self.home.path), *self.arguments]
         with self.log_file.open("ab") as log:
@@ -40,7 +40,7 @@ class BrokerProcess:
         return self
 
     def run_second(self):
-        """Start another in the same home and return how it ended."""
+        """Run a second broker in the same home and return the completed process."""
         command = [sys.executable, "-m", "mosaic_services.broker", "--home", str(self.home.path), *self.arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
@@ -87,7 +87,7 @@ def broker(start_broker):
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory):
-    """For tests that do the broker no harm."""
+    """One broker for all tests that neither kill nor overload it."""
     process = BrokerProcess(tmp_path_factory.mktemp("shared")).start()
     yield process
     process.end()

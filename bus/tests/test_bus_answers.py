@@ -1,4 +1,4 @@
-"""What a service remembers of its answers."""
+"""The answer book: a service's bounded memory of the commands it has answered."""
 
 from mosaic_bus.service import answers
 from mosaic_bus.service.answers import AnswerBook

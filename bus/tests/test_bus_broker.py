@@ -1,4 +1,4 @@
-"""The broker as a process: restarts, noise, and those who do not read."""
+"""The broker as a process: restarts, invalid input, slow subscribers and connection limits."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,8 @@ from mosaic_bus.connections import MAX_SUBSCRIPTIONS, MOST_UNREAD, Connections
 from mosaic_bus.errors import TooManySubscriptionsError
 
 DEADLINE_S = 120
-# Reads nothing until it gets SIGCONT; then it says how many messages it has, and how many by `seq` it does not have.
+# A subscriber that reads nothing until a line arrives on stdin. Then it reads to the message marked `last` and prints
+# three counts: messages received, gaps in `seq`, messages sent.
 STOPPED_READER = """
 import sys, msgpack, zmq
 sub = zmq.Context().socket(zmq.SUB)
@@ -47,7 +48,7 @@ print(len(seqs), missed, seqs[-1] + 1, flush=True)
 
 
 def free_port():
-    """A port that is free, and so is the next."""
+    """Return a free port whose successor is free, too."""
     while True:
         with socket.socket() as one, socket.socket() as two:
             one.bind(("127.0.0.1", 0))
@@ -63,7 +64,7 @@ def is_socket(path):
 
 @contextlib.contextmanager
 def dealer(address):
-    """A client that speaks ZeroMQ but not necessarily our protocol."""
+    """A raw ZeroMQ client, for messages that break our protocol."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
         raw.setsockopt(zmq.LINGER, 0)
         raw.setsockopt(zmq.RCVTIMEO, DEADLINE_S * 1000)
@@ -71,7 +72,7 @@ def dealer(address):
         yield raw
 
 
-def test_answers_for_itself_and_counts(shared_broker):
+def test_broker_answers_commands_and_counts_messages(shared_broker):
     with Bus(shared_broker.address, connect_timeout=DEADLINE_S) as bus:
         info = bus.request("broker", Info())
         assert info.pid == shared_broker.process.pid
@@ -220,7 +221,7 @@ def test_bad_message_is_answered_with_an_error(shared_broker, parts, code):
 
 
 def garbage(address, rng):
-    """Bytes that are not ZeroMQ at all, on both sockets."""
+    """Send bytes that are not ZeroMQ to both sockets."""
     for endpoint in (address.ingress, address.egress):
         if endpoint.startswith("ipc://"):
             raw = socket.socket(socket.AF_UNIX)
@@ -244,7 +245,7 @@ def test_noise_does_not_disturb_a_healthy_client(start_broker, kind):
         for number in range(30):
             garbage(broker.address, rng)
             raw.send_multipart([rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 6))])
-            # More in one part than any message may have: the connection is closed, and that is all.
+            # A part larger than the message limit closes its connection and has no other effect.
             if number % 15 == 0:
                 with dealer(broker.address) as large:
                     large.setsockopt(zmq.LINGER, 2000)
@@ -267,7 +268,7 @@ def test_subscriber_that_never_reads_costs_bounded_memory_and_disturbs_nobody(br
         for number in range(count):
             while not bus.publish("heavy.", {"number": number}, [bytes(size)]):
                 await asyncio.sleep(0.001)
-            # The healthy reader is never more than a few messages behind: it reads in time.
+            # The healthy subscriber keeps up: it reads every 100 messages.
             if number % 100 == 99:
                 for _ in range(100):
                     assert await heard.next(DEADLINE_S) is not None
@@ -280,7 +281,7 @@ def test_subscriber_that_never_reads_costs_bounded_memory_and_disturbs_nobody(br
             grown = memory().rss - before
             assert bus.counters["missed"] == heard.dropped == 0
             assert bus.counters["published"] == bus._stamper.stamp("heavy.").seq
-            # 500 messages are kept for the one who does not read; 200 MB went through.
+            # The broker queues 500 messages (50 MB) for the stopped subscriber; 200 MB were published.
             assert grown < 110e6, f"{grown / 1e6:.0f} MB"
             print(f"broker grew by {grown / 1e6:.0f} MB")
             reader.send_signal(signal.SIGCONT)
@@ -331,7 +332,7 @@ def test_many_clients_come_and_go(broker):
 
 
 def connect_subscriber(context, address):
-    """Connect one more subscriber, and wait until the kernel says that it is connected."""
+    """Connect one more subscriber and wait for ZeroMQ to report the connection."""
     socket = context.socket(zmq.SUB)
     socket.setsockopt(zmq.RECONNECT_IVL, -1)
     monitor = socket.get_monitor_socket(zmq.EVENT_CONNECTED)
@@ -364,7 +365,7 @@ def test_without_descriptors_new_connections_are_refused_and_old_ones_served(sta
     assert broker.process.poll() is None
 
 
-# Connects to two sockets in turn, as fast as it can, and keeps all connections until stdin is closed.
+# Connects to two sockets alternately, as fast as possible, and keeps all connections until stdin closes.
 BURST = """
 import resource, socket, sys
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -404,7 +405,7 @@ def test_a_burst_of_more_connections_than_descriptors_does_not_end_the_broker(st
 
 @pytest.mark.slow
 def test_zeromq_accepts_no_more_connections_than_reports_may_be_unread(tmp_path):
-    """Otherwise a burst could take every descriptor before the broker looks, and ZeroMQ would abort."""
+    """Otherwise a burst could use up all descriptors before the broker's next look, and ZeroMQ would abort."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if allowed < 4 * MOST_UNREAD:
         pytest.skip(f"a process may have only {allowed} files open here")

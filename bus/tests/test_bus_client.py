@@ -37,7 +37,7 @@ async def until(what, condition):
 
 
 class Counting(Service):
-    """A service that counts how often it did something, and does it when it is told to."""
+    """A service that counts the `cancel` commands it carries out. `may_answer` holds its answers back."""
 
     def __init__(self, home, name="counting"):
         super().__init__(name, home)
@@ -65,7 +65,7 @@ class Counting(Service):
 
 
 class BadRuns(Command[RunList]):
-    """What a client with mistakes in it sends."""
+    """A `runs` command with invalid arguments, as a buggy client might send it."""
 
     name: ClassVar[str] = "runs"
     result: ClassVar[type[Model]] = RunList
@@ -75,7 +75,7 @@ class BadRuns(Command[RunList]):
 
 
 async def refused_by(bus, command, args):
-    """Send arguments that no model would let pass; return the refusal."""
+    """Send arguments that bypass model validation; return the refusal."""
     async with bus.subscribe(topics.reply(bus.id)):
         message_id = envelope.new_id()
         bus._answers[message_id] = answer = asyncio.get_running_loop().create_future()
@@ -89,7 +89,7 @@ async def refused_by(bus, command, args):
 
 
 class Running:
-    """A service that runs inside the test, until the block ends."""
+    """Runs a service in the test's event loop until the block ends."""
 
     def __init__(self, service):
         self.service = service
@@ -214,7 +214,7 @@ def test_jumps_of_seq_are_counted_as_missed_per_source_epoch_and_topic(shared_br
     run(scenario())
 
 
-def test_no_broker_is_said_and_nothing_is_left(tmp_path):
+def test_connect_without_a_broker_raises_not_connected(tmp_path):
     async def scenario():
         with pytest.raises(NotConnectedError, match="mosaic up"):
             await BusClient(Address.parse(f"ipc://{tmp_path}")).connect(timeout=0.2)
@@ -232,7 +232,7 @@ def test_nobody_answers(shared_broker):
     run(scenario())
 
 
-def test_what_is_too_large_or_unreadable_is_refused_before_it_is_sent(shared_broker):
+def test_too_large_or_invalid_messages_are_refused(shared_broker):
     async def scenario():
         async with BusClient(shared_broker.address) as bus:
             with pytest.raises(MessageTooLargeError):
@@ -284,7 +284,7 @@ def test_flood_does_not_starve_other_tasks(shared_broker):
 def test_welcome_that_is_lost_is_asked_for_again(tmp_path):
     async def scenario():
         context = zmq.asyncio.Context()
-        # A fake broker, which loses the first welcomes: a real one does so only when a queue is full at that moment.
+        # A fake broker that drops the first welcomes: a real one drops them only while a queue is full.
         router, xpub = context.socket(zmq.ROUTER), context.socket(zmq.XPUB)
         address = Address.parse(f"ipc://{tmp_path}")
         router.bind(address.ingress)
@@ -487,7 +487,7 @@ def test_service_that_waits_for_a_broker_ends_when_told_to(tmp_path, shared_brok
     run(scenario())
 
 
-def test_service_whose_broker_goes_while_it_begins_ends_when_told_to(broker, monkeypatch):
+def test_service_that_loses_its_broker_during_start_up_can_be_stopped(broker, monkeypatch):
     monkeypatch.setattr(service_module, "_BEGIN_S", 0.1)
 
     async def scenario():
@@ -501,7 +501,7 @@ def test_service_whose_broker_goes_while_it_begins_ends_when_told_to(broker, mon
         monkeypatch.setattr(service.bus, "connect", connect_and_lose_it)
         task = asyncio.create_task(service.run())
         await until("connected", lambda: broker.process.poll() is not None)
-        await asyncio.sleep(0.5)  # longer than it takes to find out that nobody else has its name
+        await asyncio.sleep(0.5)  # longer than the check that the service's name is free
         assert not task.done()
         service.stop()
         await asyncio.wait_for(task, DEADLINE_S)
@@ -509,7 +509,7 @@ def test_service_whose_broker_goes_while_it_begins_ends_when_told_to(broker, mon
     run(scenario())
 
 
-def test_address_that_cannot_be_one_is_a_bus_error(tmp_path):
+def test_invalid_address_raises_a_bus_error(tmp_path):
     async def scenario():
         bus = BusClient(Address("tcp://no such host:5550", "tcp://no such host:5551"))
         with pytest.raises(BadAddressError, match="no such host"):

@@ -1,4 +1,4 @@
-"""The bytes of a message: what is sent comes back, and nothing that is not a message gets through or does harm."""
+"""The wire format: messages survive a round trip, and any other bytes are refused as a bad message."""
 
 import math
 import time
@@ -95,7 +95,7 @@ def test_only_this_version_is_spoken(version):
         decode([b"a.", packed(v=version), b"\x80"])
 
 
-def test_unknown_header_fields_are_ignored_and_numbers_may_be_whole():
+def test_unknown_header_fields_are_ignored_and_times_may_be_integers():
     message = decode([b"a.", packed(wall=1, mono=0, new={"a": [1]}), b"\x80"])
     assert message.header == Header("01K", "a", 1, 0, 1, 0)
 
@@ -148,7 +148,7 @@ def test_numbers_beyond_64_bits_travel_as_text_and_half_surrogates_as_question_m
     assert math.isnan(payload["nan"])
 
 
-def test_what_has_no_place_in_a_message_is_refused_before_it_is_sent():
+def test_values_that_cannot_be_encoded_are_refused():
     nested: dict = {}
     for _ in range(2000):
         nested = {"a": nested}
@@ -165,7 +165,7 @@ def test_too_few_parts(parts):
         decode([b"a.", packed(), b"\x80"][:parts])
 
 
-def test_size_is_limited_in_all():
+def test_total_size_and_header_size_are_limited():
     half = bytes(envelope.MAX_MESSAGE_BYTES // 2)
     with pytest.raises(MessageTooLargeError, match="exceeds"):
         decode([b"a.", packed(), b"\x80", half, half])
@@ -192,7 +192,7 @@ def test_sequence_numbers_count_per_topic_and_can_be_forgotten():
     assert stamper.stamp("x.").seq == 0
 
 
-def test_stamper_of_a_service_with_ever_new_clients_stays_small():
+def test_stamper_remembers_a_limited_number_of_topics():
     stamper = Stamper("a", 1)
     for number in range(envelope._TOPICS_REMEMBERED + 100):
         stamper.stamp(f"reply.{number}.")

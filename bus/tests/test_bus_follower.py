@@ -1,4 +1,4 @@
-"""Following over a real broker. Scheduler and telemetry are stand-ins that say exactly what a test wants."""
+"""The follower over a real broker. Scheduler and telemetry are fakes, so that a test controls what they publish."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ DEADLINE_S = 60
 
 
 class Fake(Service):
-    """A service that tells when it has begun."""
+    """A service that sets an event when it has started."""
 
     begun = None
 
@@ -27,7 +27,7 @@ class Fake(Service):
 
 
 class FakeScheduler(Fake):
-    """Knows runs; publishes their states, or does not, as a lossy bus would."""
+    """Holds run states and publishes each change unless the test marks it as lost."""
 
     def __init__(self, home, states=()):
         super().__init__("scheduler", home)
@@ -65,7 +65,7 @@ class FakeScheduler(Fake):
 
 
 class FakeTelemetry(Fake):
-    """Knows summaries."""
+    """Holds run summaries and publishes each change unless the test marks it as lost."""
 
     def __init__(self, home):
         super().__init__("telemetry", home)
@@ -96,7 +96,7 @@ async def running(service):
 
 
 async def until(follower, condition):
-    """Wait for changes until a condition holds."""
+    """Wait until a condition holds; check it after each change and every 0.1 s."""
     async with asyncio.timeout(DEADLINE_S):
         revision = 0
         while not condition():
@@ -140,7 +140,7 @@ def test_snapshot_and_messages_make_one_view(shared_broker):
     run(scenario())
 
 
-def test_lost_endings_are_found_by_asking(shared_broker, monkeypatch):
+def test_the_audit_finds_lost_final_states(shared_broker, monkeypatch):
     monkeypatch.setattr("mosaic_bus.client.follower._AUDIT_S", 0.2)
 
     async def scenario():
@@ -167,7 +167,7 @@ def test_lost_endings_are_found_by_asking(shared_broker, monkeypatch):
     run(scenario())
 
 
-def test_a_restarted_scheduler_is_noticed_and_nothing_it_did_unheard_is_missed(shared_broker, monkeypatch):
+def test_a_restarted_scheduler_is_noticed_and_its_lost_changes_are_recovered(shared_broker, monkeypatch):
     monkeypatch.setattr("mosaic_bus.client.follower._AUDIT_S", 1000.0)
 
     async def scenario():
@@ -238,7 +238,7 @@ def test_a_subscriber_that_lost_messages_asks_again(shared_broker, monkeypatch):
     run(scenario())
 
 
-def test_without_a_scheduler_following_is_refused_in_time(shared_broker):
+def test_following_without_a_scheduler_times_out(shared_broker):
     async def scenario():
         async with BusClient(shared_broker.address) as bus:
             follower = Follower(bus)
@@ -251,7 +251,7 @@ def test_without_a_scheduler_following_is_refused_in_time(shared_broker):
     run(scenario())
 
 
-def test_the_plain_front_waits_and_copies(shared_broker):
+def test_the_synchronous_view_waits_and_returns_copies(shared_broker):
     async def scenario():
         async with (
             running(FakeScheduler(shared_broker.home)) as scheduler,
@@ -275,8 +275,8 @@ def test_the_plain_front_waits_and_copies(shared_broker):
     run(scenario())
 
 
-def test_the_plain_front_can_be_closed_in_the_thread_of_its_bus(shared_broker):
-    """As the garbage collector does with an iterator that nobody finished."""
+def test_the_synchronous_view_can_be_closed_in_the_thread_of_its_bus(shared_broker):
+    """The garbage collector may close an unfinished iterator in that thread."""
 
     async def scenario():
         async with running(FakeScheduler(shared_broker.home)), running(FakeTelemetry(shared_broker.home)):

@@ -1,4 +1,4 @@
-"""The frames of a run whose host or whose services have gone silent."""
+"""The frame feed of a run whose host or services no longer answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def state(name: str) -> RunState:
 
 
 class SilentBus:
-    """A bus on which no supervisor answers; `view` is what the scheduler last told."""
+    """A fake bus on which no supervisor answers. `view` holds the last state from the scheduler."""
 
     def __init__(self) -> None:
         self.view = SimpleNamespace(runs={"r": state("running")}, silent={}, close=lambda: None)

@@ -18,7 +18,7 @@ def mode(path):
     return path.stat().st_mode & 0o777
 
 
-def test_home_is_found_in_order(tmp_path, monkeypatch):
+def test_home_comes_from_argument_then_environment_then_default(tmp_path, monkeypatch):
     assert Home.find().path == Path("~/.mosaic").expanduser()
     monkeypatch.setenv("MOSAIC_HOME", "~/elsewhere")
     assert Home.find().path == Path("~/elsewhere").expanduser()
@@ -60,7 +60,7 @@ def test_socket_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
     if os.getuid() == 0:
         os.chown(home.sockets, FOREIGN_USER, -1)
     else:
-        # A fake: only root can give a folder away.
+        # A fake: only root can change the owner of a folder.
         monkeypatch.setattr(os, "getuid", lambda: FOREIGN_USER)
     with pytest.raises(BusError, match="belongs to user"):
         home.create()
@@ -93,7 +93,7 @@ def test_lock_is_held_by_one_process_and_freed_by_its_death(tmp_path):
         home.lock("x").close()
 
 
-def test_epochs_are_counted_once_each_by_many_at_a_time(tmp_path):
+def test_concurrent_processes_and_threads_get_distinct_epochs(tmp_path):
     code = (
         "import sys; from mosaic_bus import Home; print(*(Home.find(sys.argv[1]).next_epoch('x') for _ in range(50)))"
     )
@@ -157,7 +157,7 @@ def test_address_that_others_can_reach_is_refused(host):
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "[::1]"])
 def test_loopback_is_allowed(host):
     address = Address.parse(f"tcp://{host}:5550")
-    address.require_private()  # does not raise
+    address.require_private()
     assert address.ingress == f"tcp://{host}:5550"
 
 

@@ -1,4 +1,4 @@
-"""The live view: snapshots and messages in any order make the same picture."""
+"""The live view: it ends in the same state whatever the order of snapshots and messages."""
 
 import itertools
 import random
@@ -38,7 +38,7 @@ def test_the_order_in_which_messages_and_a_snapshot_arrive_does_not_matter():
         assert view.counts == {"failed": 1, "queued": 1}
 
 
-def test_a_whole_snapshot_names_runs_that_ended_unheard():
+def test_a_whole_snapshot_reports_runs_whose_end_was_missed():
     view = LiveView(Selection(final_limit=1))
     view.take_snapshot(snapshot(3, state("a", 1), state("b", 2), state("c", 3)), whole=True)
     newest = state("c", 9, "succeeded")
@@ -47,7 +47,7 @@ def test_a_whole_snapshot_names_runs_that_ended_unheard():
     assert set(view.runs) == {"a", "b", "c", "d"}
 
 
-def test_a_scheduler_that_counts_anew_replaces_everything():
+def test_a_scheduler_whose_versions_restart_replaces_everything():
     view = LiveView(Selection())
     view.take_snapshot(snapshot(7, state("a", 7)), whole=True)
     view.take_snapshot(snapshot(2, state("b", 1)), whole=True)
@@ -65,7 +65,7 @@ def test_only_the_newest_ended_runs_are_kept_and_all_are_counted():
     assert view.counts == {"succeeded": 5}
 
 
-def test_of_a_group_all_runs_are_kept_and_a_repeated_one_counts_once():
+def test_all_runs_of_a_group_are_kept_and_a_replaced_run_is_not_counted():
     view = LiveView(Selection(group="g", final_limit=0))
     view.take_state(state("a", 1, "failed", group="g"))
     view.take_state(state("b", 2, "succeeded", group="g", replaces="a"))

@@ -1,4 +1,4 @@
-"""Logging must not stop what it reports on."""
+"""Logging: a failing log must not stop a service, and a client imports structlog only to log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print("still here")
 """
 
 
-def test_full_disk_below_stderr_does_not_stop_a_service():
+def test_stderr_on_a_full_disk_does_not_stop_a_service():
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([sys.executable, "-c", LOG_A_LOT], stdout=subprocess.PIPE, stderr=full, check=False)
     assert done.stdout == b"still here\n"
@@ -65,6 +65,6 @@ def test_rich_can_be_imported_after_logging_was_configured():
     assert done.stdout == "True\n"
 
 
-def test_a_key_is_new_once_and_only_so_many_are_remembered():
+def test_first_time_is_true_once_per_key_and_remembers_a_limited_number():
     first_time = FirstTime(limit=2)
     assert [first_time(key) for key in "aabcba"] == [True, False, True, True, False, True]

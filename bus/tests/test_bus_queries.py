@@ -1,4 +1,4 @@
-"""Queries wait in bounded queues, and a flood from one client does not hold up another."""
+"""Queries wait in bounded queues, and a flood from one client does not delay another."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ def test_a_query_that_is_not_repeated_is_dropped_when_its_turn_comes():
 
 
 class Slow(Service):
-    """Answers one query after the other, each when it is let."""
+    """Takes 10 ms to answer each query."""
 
     def __init__(self, home):
         super().__init__("slow", home)

@@ -1,4 +1,4 @@
-"""A service as a process: what `serve` sets up before anything else."""
+"""A service process: what `serve` sets up at start-up."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The plain front of the bus, for scripts and notebooks."""
+"""The synchronous client, `Bus`, for scripts and notebooks."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def test_endless_listen_ends_when_the_bus_is_closed_and_may_outlive_it(shared_br
     ended = threading.Event()
 
     def consume():
-        # It may be in the midst of waiting, or about to wait again.
+        # The bus may close during a wait or between two waits; BusError is allowed.
         with contextlib.suppress(BusError):
             list(heard)
         ended.set()

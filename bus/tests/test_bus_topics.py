@@ -1,4 +1,4 @@
-"""Names of topics: all can travel, and none is a prefix of another by accident."""
+"""Topic names: each is valid on the wire, and similar names are not prefixes of one another."""
 
 import pytest
 
