@@ -1,4 +1,4 @@
-"""A small worker, installed into a folder as pip would do it, and ways to start it."""
+"""Fixtures that install a small worker into a folder, as pip would, and start it."""
 
 import json
 import os
@@ -130,7 +130,7 @@ if __name__ == "__main__":
 
 
 def install(site, name, package, init, cli):
-    """Lay out a package with its entry point, as `pip install --target` leaves it."""
+    """Write a package with its entry point, laid out as by `pip install --target`."""
     folder = site / package
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(init)
@@ -149,7 +149,7 @@ def site(tmp_path_factory):
 
 
 class Tiny:
-    """Starts the small worker in a folder of its own."""
+    """Starts the small worker in a given folder."""
 
     def __init__(self, site, folder):
         self.folder = folder
@@ -192,7 +192,7 @@ class Tiny:
 
 @pytest.fixture
 def make_tiny():
-    """Make the small worker in a folder; what it started is ended after the test."""
+    """Return a factory of `Tiny`; the processes it starts are killed after the test."""
     made = []
 
     def make(site, folder):
@@ -215,7 +215,7 @@ def tiny(make_tiny, site, tmp_path):
 
 @pytest.fixture
 def variant(tmp_path):
-    """Install the small worker with some of its code replaced, and return the folder it is in."""
+    """Install the small worker with parts of its code replaced; return the folder."""
 
     def make(**replacements):
         init, cli = INIT, CLI
@@ -231,7 +231,7 @@ def variant(tmp_path):
 
 @pytest.fixture(scope="session")
 def run_module():
-    """Run a module of the kit with a folder of installed workers on the path."""
+    """Run a kit module with a folder of installed workers on PYTHONPATH."""
 
     def run(module, site, *arguments, **settings):
         environ = {key: value for key, value in os.environ.items() if not key.startswith("MOSAIC_")}

@@ -1,4 +1,4 @@
-"""The compliance suite passes a good worker and names what is wrong with a bad one."""
+"""The compliance suite passes a good worker and names the faults of a bad one."""
 
 import json
 
@@ -34,11 +34,11 @@ def failed(results):
 
 @pytest.mark.slow
 def test_a_good_worker_passes(variant, run_module):
-    # A worker that dawdles a little, so that there is time to stop it.
+    # Slow the worker down a little, so that there is time to stop it.
     results = check(
         run_module,
         variant(code={"        context.stop.check()\n": "        context.stop.check(); time.sleep(0.002)\n"}),
-        MOSAIC_HEARTBEAT_S="0.0005",  # as if it took long to do anything
+        MOSAIC_HEARTBEAT_S="0.0005",  # frequent heartbeats, as in a slow run
     )
     assert set(results) == ALL
     assert {name: result["status"] for name, result in results.items() if result["status"] != "pass"} == {
@@ -85,7 +85,7 @@ def test_the_report_for_people_has_a_line_for_each_check(site, run_module):
     ],
 )
 def test_a_fault_fails_its_check(variant, run_module, code, expected, reason):
-    # Only the deaf worker waits for the time-out; the others must not meet it on a busy machine.
+    # Only the worker that ignores SIGTERM reaches its timeout; the others must not, even on a busy machine.
     timeout = "3" if expected == {"sigterm"} else "60"
     results = check(run_module, variant(code=code), "--timeout", timeout, *(f"--only={name}" for name in expected))
     assert expected <= failed(results)
@@ -94,7 +94,7 @@ def test_a_fault_fails_its_check(variant, run_module, code, expected, reason):
 
 @pytest.mark.slow
 def test_prints_that_reach_stdout_fail_the_check(variant, run_module):
-    # As if the kit did not protect descriptor 1: this worker points it back at the journal.
+    # This worker undoes the kit's protection: it points descriptor 1 back at the journal.
     undo = {
         '    if config.mode == "raise":': '    os.dup2(emitter.fd, 1); time.sleep(0.5)\n    if config.mode == "raise":'
     }
@@ -109,5 +109,5 @@ def test_an_example_that_ends_too_quickly_is_skipped_with_advice(variant, run_mo
         run_module, variant(code={'"episodes": 300': '"episodes": 0'}), "--only=same-seed", "--only=sigterm"
     )
     assert results["same-seed"]["status"] == "skip"
-    assert results["sigterm"]["status"] in {"skip", "pass"}  # it may be caught even so
+    assert results["sigterm"]["status"] in {"skip", "pass"}  # the signal may still arrive in time
     assert failed(results) == set()

@@ -1,4 +1,4 @@
-"""A worker made with the kit, started as the platform starts it: what it writes and how it ends."""
+"""A worker built with the kit and started as the platform does: its events, log and exit code."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ def test_an_exception_is_reported_with_its_traceback_and_exits_1(tiny):
     assert "the sky fell" in tiny.stderr.read_text()
 
 
-def test_a_worker_can_blame_the_infrastructure_and_its_log_is_not_filled_with_a_traceback(tiny):
+def test_an_infrastructure_error_is_reported_and_its_traceback_is_not_logged(tiny):
     assert tiny.run("--config", tiny.config(mode="disk")) == 1
     event = tiny.events()[-1]
     assert event["category"] == "infrastructure"
@@ -55,7 +55,7 @@ def test_a_worker_can_blame_the_infrastructure_and_its_log_is_not_filled_with_a_
     assert "Traceback" not in tiny.stderr.read_text()
 
 
-def test_a_worker_that_ends_joins_threads_runs_exit_handlers_ends_children_and_destroys_no_module(tiny):
+def test_shutdown_joins_threads_runs_exit_handlers_ends_children_and_skips_module_teardown(tiny):
     assert tiny.run("--config", tiny.config(mode="leave")) == 0
     assert names(tiny)[-1] == "run_completed"
     assert {path.name for path in tiny.folder.iterdir()} >= {"exit-handler", "thread"}
@@ -65,7 +65,7 @@ def test_a_worker_that_ends_joins_threads_runs_exit_handlers_ends_children_and_d
 
 
 def processes_in(folder):
-    """The processes whose working folder it is."""
+    """Return the ids of processes whose working directory is `folder`."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -95,14 +95,14 @@ def nested(tiny, **top):
 
 
 @pytest.mark.parametrize("step", [{"step": 7}, {}, {"step": None}])
-def test_a_run_is_told_from_which_checkpoint_to_go_on(tiny, step):
+def test_a_run_resumes_from_the_given_checkpoint(tiny, step):
     assert tiny.run("--config", nested(tiny, resume={"path": "/data/7.pt", **step})) == 0
     (loaded,) = [event for event in tiny.events() if event["event"] == "checkpoint_loaded"]
     assert (loaded["path"], loaded.get("step")) == ("/data/7.pt", step.get("step"))
 
 
 @pytest.mark.parametrize("top", [{}, {"resume": None}])
-def test_a_first_attempt_has_nothing_to_go_on_from(tiny, top):
+def test_a_first_attempt_loads_no_checkpoint(tiny, top):
     assert tiny.run("--config", nested(tiny, **top)) == 0
     assert names(tiny) == ["run_started", "episode", "run_completed"]
 
@@ -112,7 +112,7 @@ def test_a_first_attempt_has_nothing_to_go_on_from(tiny, top):
     "given",
     ["/data/7.pt", 7, {}, {"path": None}, [], {"path": ""}, {"path": "/a", "step": "7"}, {"path": "/a", "step": -1}],
 )
-def test_a_checkpoint_that_is_none_is_refused(tiny, given):
+def test_an_invalid_resume_field_is_refused(tiny, given):
     assert tiny.run("--config", nested(tiny, resume=given)) == 2
     (event,) = tiny.events()
     assert (event["event"], event["category"]) == ("run_failed", "configuration")
@@ -340,7 +340,7 @@ def test_a_bad_request_is_answered_and_the_worker_goes_on(tiny):
         (b'{"cmd": "init_agent", "action_space": {}}', "init_agent is not supported"),
     ]
     code, answers = talk(tiny, *(line for each, _ in bad for line in (each, b'{"cmd": "ping"}')))
-    assert code == 0  # the end of input ends the worker
+    assert code == 0  # end of input ends the worker
     assert [answer["type"] for answer in answers] == ["error", "pong"] * len(bad)
     for (line, message), answer in zip(bad, answers[::2], strict=True):
         assert message in answer["message"], line

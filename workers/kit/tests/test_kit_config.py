@@ -1,4 +1,4 @@
-"""A config is found in both forms, and a refusal says what to mend."""
+"""Configs are read in the flat and the nested form, and a refusal says what to correct."""
 
 import json
 from functools import reduce
@@ -87,7 +87,7 @@ def test_a_nested_document_without_config_is_refused(document):
 
 
 @pytest.mark.parametrize("metadata", [5, True, "worker", ["worker"]])
-def test_metadata_that_are_no_object_are_a_field_like_any_other(metadata):
+def test_metadata_that_is_not_an_object_is_an_unknown_field(metadata):
     (line,) = refusal({"run_id": "r", "metadata": metadata})
     assert line.startswith(f"metadata: unknown field, given {metadata!r}")
 

@@ -1,4 +1,4 @@
-"""A conversation in interactive mode: lanes, batches, arrays in every form, and the original's verbs."""
+"""A conversation in interactive mode: lanes, batches, all array encodings, and the original MOSAIC's verbs."""
 
 import json
 
@@ -17,7 +17,7 @@ SPACE = {"type": "Discrete", "n": 5}
 
 
 class Counter(InteractiveWorker):
-    """Acts with the sum of what a lane sees, plus its seed; keeps what it was told."""
+    """Its action is the sum of a lane's observation plus the lane's seed; records the facts it is told."""
 
     def __init__(self):
         self.told = []
@@ -41,7 +41,7 @@ class Counter(InteractiveWorker):
 
 
 class OneByOne(InteractiveWorker):
-    """Knows nothing of lanes."""
+    """A worker without support for lanes."""
 
     def init_agent(self, observation_space, action_space, seed, agent):
         pass
@@ -64,7 +64,7 @@ def slots():
 
 
 def talk(worker, *requests):
-    """Answers as a client reads them."""
+    """Send requests; return the answers as a client reads them."""
     conversation = Conversation(worker)
     answers = [json.loads(encode(conversation.answer(encode(request)))) for request in requests]
     conversation.close()

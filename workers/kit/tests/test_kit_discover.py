@@ -1,4 +1,4 @@
-"""Workers are found by their entry points, and one that is broken says why."""
+"""Discovery finds workers by their entry points and reports why a broken one fails."""
 
 import json
 
@@ -19,7 +19,7 @@ def test_all_workers_are_listed_without_a_name(site, run_module):
     assert "tiny" in json.loads(run_module("mosaic_worker.discover", site).stdout)
 
 
-def test_an_unknown_name_says_which_there_are(site, run_module):
+def test_an_unknown_name_lists_the_available_workers(site, run_module):
     done = run_module("mosaic_worker.discover", site, "tny")
     assert done.returncode == 1
     assert json.loads(done.stdout) == {}

@@ -1,4 +1,4 @@
-"""The Python of docs/write-a-worker.md works as it stands, and its signatures are the kit's."""
+"""The Python examples of docs/write-a-worker.md run, and its signatures match the kit."""
 
 import ast
 import inspect
@@ -45,7 +45,7 @@ def test_the_environment_of_the_documentation_is_shown(tmp_path, monkeypatch):
     names = {"config": config, "context": SimpleNamespace(run_dir=tmp_path, emitter=None)}
     exec(BLOCKS["frames"], names)
     env = names["env"]
-    # CartPole itself needs pygame to render, which only the workers' environments have.
+    # CartPole needs pygame to render, which only the workers' environments have.
     monkeypatch.setattr(env.unwrapped, "render", lambda: np.zeros((2, 2, 3), np.uint8))
     env.reset(seed=1)
     assert (tmp_path / "main.ring").exists()
@@ -53,7 +53,7 @@ def test_the_environment_of_the_documentation_is_shown(tmp_path, monkeypatch):
 
 
 def parameters_of(function):
-    """Names and kinds of the parameters, as a documented function has them."""
+    """Return names and kinds of the parameters in a documented function's AST."""
     arguments = function.args
     names = [(each.arg, "positional") for each in (*arguments.posonlyargs, *arguments.args)]
     names += [(each.arg, "keyword") for each in arguments.kwonlyargs]
@@ -67,7 +67,7 @@ def real_parameters(function):
 
 
 def defaults_of(kind):
-    """The fields of a class: those of a pydantic model or a dataclass."""
+    """Return the fields of a pydantic model or a dataclass."""
     return getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", None)
 
 

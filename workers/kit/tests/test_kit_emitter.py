@@ -1,4 +1,4 @@
-"""One event, one line, one write: whatever the disk, the threads and the signals do."""
+"""The emitter: each event is one whole line, despite full disks, threads and signals."""
 
 import json
 import os
@@ -60,13 +60,13 @@ def test_a_step_leaves_out_what_is_none(journal, emitter):
     assert lines(journal) == [{"event": "step", "step": 5, "other": 1, "ts": NOW}]
 
 
-def test_what_is_for_people_stands_in_the_log_too(journal, emitter, capfd):
+def test_log_events_go_to_stderr_too(journal, emitter, capfd):
     emitter.log("warning", "mind the gäp", step=4)
     assert lines(journal)[-1]["message"] == "mind the gäp"
     assert capfd.readouterr().err == "warning: mind the gäp\n"
 
 
-def test_a_log_that_cannot_be_written_costs_no_event(journal, emitter):
+def test_an_unwritable_stderr_loses_no_event(journal, emitter):
     kept = os.dup(2)
     os.close(2)
     try:
@@ -101,14 +101,14 @@ def test_a_step_looks_like_this(journal, emitter):
         },
     )
 )
-def test_a_step_written_by_hand_is_what_emit_writes(journal, emitter, fields):
+def test_step_writes_the_same_event_as_emit(journal, emitter, fields):
     emitter.step(**fields)
     emitter.emit("step", **fields)
     quick, plain = lines(journal)[-2:]
     assert quick == plain
 
 
-def test_fields_that_are_none_are_left_out_and_own_fields_cannot_be_replaced(journal, emitter):
+def test_none_fields_are_left_out_and_event_and_ts_cannot_be_replaced(journal, emitter):
     emitter.emit("log", level="info", message="m", step=None, event="x", ts=3)
     emitter.step(1, event="x", ts=3)
     assert lines(journal) == [
@@ -175,7 +175,7 @@ def test_a_full_disk_is_waited_out_and_nothing_is_lost(journal, capfd):
 
 
 class Pipe:
-    """A pipe that takes 64 KiB and no more until somebody reads: a long line goes out in pieces."""
+    """A pipe that accepts 64 KiB until it is read, so that a long line needs several writes."""
 
     def __init__(self):
         self.reader, self.writer = os.pipe()
@@ -212,7 +212,7 @@ def test_a_signal_in_the_middle_of_a_line_waits_until_the_line_is_whole(pipe):
         emitter.log("info", "x" * 300_000)
     pipe.drain()
     assert len(json.loads(pipe.read)["message"]) == 300_000
-    emitter.run_cancelled(reason="SIGTERM")  # and the emitter is usable afterwards
+    emitter.run_cancelled(reason="SIGTERM")  # the emitter still works
 
 
 def test_an_interrupt_between_lines_raises_at_once(emitter):

@@ -1,4 +1,4 @@
-"""What goes in comes out as JSON that every parser takes."""
+"""The encoder turns any value into strictly valid JSON."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def decode(line):
 
 
 def expected(value):
-    """What a value is after a trip through JSON: the names of what JSON has no number for, the rest as it was."""
+    """Return a value as it is after a JSON round trip: NaN and infinities become strings, lone surrogates `?`."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, str):
@@ -52,7 +52,7 @@ def test_a_line_never_holds_a_newline(value):
 
 
 @given(anything)
-def test_the_careful_way_agrees_with_the_quick_one(value):
+def test_to_plain_agrees_with_the_fast_path(value):
     assert decode(encode(to_plain(value))) == decode(encode(value))
 
 
@@ -95,7 +95,7 @@ def test_values_of_libraries_become_plain(value, plain):
 
 
 class Tensor:
-    """Stands for a torch tensor, which no environment of this suite has: it has the methods that are used."""
+    """A fake torch tensor with the methods the encoder uses; the test environment has no torch."""
 
     def __init__(self, values):
         self.values = values
@@ -132,7 +132,7 @@ def test_a_loop_is_cut():
     assert decode(encode(wide)) == ["<list: nested too deeply>"] * 2
 
 
-def test_a_number_too_long_for_str_is_a_key_all_the_same():
+def test_an_integer_too_long_for_str_can_be_a_key():
     assert decode(encode({10**5000: 1})) == {"1" + "0" * 5000: 1}
 
 

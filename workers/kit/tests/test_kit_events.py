@@ -1,4 +1,4 @@
-"""Lines of the dialect are told from lines that are not, and read for what they mean."""
+"""Parsing and reading event lines, valid and invalid."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def test_bad_lines_are_refused_with_a_reason(line, reason):
     assert reason in str(caught.value)
 
 
-def test_unknown_fields_are_kept_and_return_has_its_name():
+def test_unknown_fields_are_kept_and_return_keeps_its_name_in_dumps():
     event = parse_event('{"event":"episode","ts":1,"episode":0,"return":2.5,"mine":[1]}')
     assert isinstance(event, Episode)
     assert event.return_ == 2.5
@@ -91,7 +91,7 @@ def test_return_of_an_episode_is_that_of_the_team_or_the_sum_over_its_agents():
 
 
 def test_reading_events_needs_the_standard_library_only():
-    """Services import this package; what they do not need must not come with it."""
+    """Services import this package, so it must not pull in heavy dependencies."""
     code = "import sys, mosaic_worker.events; print([each for each in ('pydantic', 'numpy') if each in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Environments of every kind are shown while they train, as often as was asked, and never to their cost."""
+"""Live frames: every kind of environment is shown at the requested rate, and a fault never stops training."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ CLOSED = 2
 
 
 class Shown(NamedTuple):
-    """A frame as a reader finds it, with what its slot and the header say."""
+    """A frame as a reader gets it, with the fields of its slot and of the header."""
 
     frame: np.ndarray
     number: int
@@ -34,7 +34,7 @@ class Shown(NamedTuple):
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that the test advances; counts how often it is read."""
 
     def __init__(self):
         self.now = 100.0
@@ -46,9 +46,9 @@ class Clock:
 
 
 class Painted(gymnasium.Env):
-    """An environment that is all one colour and counts how often it is rendered."""
+    """An environment that renders a single colour and counts its renders."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium has it
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as in Gymnasium
     observation_space = gymnasium.spaces.Discrete(2)
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -77,7 +77,7 @@ class Painted(gymnasium.Env):
 
 
 class FakeOldGym:
-    """A fake: it has the API of gym 0.21, which cannot be installed beside what the tests need."""
+    """A fake with the API of gym 0.21, which conflicts with the packages of the test environment."""
 
     def __init__(self):
         self.modes, self.seeds, self.steps, self.marker = [], [], 0, "inside"
@@ -103,7 +103,7 @@ class FakeOldGym:
 
 
 class FakeParallel:
-    """A fake of a PettingZoo parallel environment: agent `b` leaves after two steps and `a` after four."""
+    """A fake PettingZoo parallel environment: agent `b` terminates after two steps, `a` after four."""
 
     render_mode = "rgb_array"
     possible_agents = ("a", "b")
@@ -128,7 +128,7 @@ class FakeParallel:
 
 
 class FakeAec:
-    """A fake of a PettingZoo AEC environment: two agents in turn, until both have acted twice."""
+    """A fake PettingZoo AEC environment: two agents act in turn, twice each."""
 
     render_mode = "rgb_array"
     possible_agents = ("a", "b")
@@ -169,7 +169,7 @@ def clock():
 
 @pytest.fixture
 def lane(tmp_path, clock):
-    """Make a lane whose frames go to a folder for this test."""
+    """Return a factory of fast lanes that write to the test's folder."""
 
     def make(mode="single", emitter=None, folder=tmp_path, **settings):
         given = FastLaneSettings(mode=mode, interval_ms=100, **settings)
@@ -180,7 +180,7 @@ def lane(tmp_path, clock):
 
 @pytest.fixture
 def shown(tmp_path):
-    """Read the newest frame as docs/protocol.md, part 6, says, or None if nothing was published."""
+    """Return a reader of the newest frame, by docs/protocol.md, part 6; it returns None if nothing was published."""
 
     def read():
         path = tmp_path / "main.ring"
@@ -202,7 +202,7 @@ def shown(tmp_path):
 
 @pytest.fixture
 def journal(tmp_path):
-    """An emitter, and what it has written."""
+    """An emitter and a function that returns the events it has written."""
     path = tmp_path / "journal.jsonl"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     yield Emitter(fd), lambda: [json.loads(line) for line in path.read_text().splitlines()]
@@ -216,7 +216,7 @@ def play(env, steps):
 
 
 @pytest.mark.parametrize("mode", ["single", "grid", "off"])
-def test_without_frames_to_give_an_environment_is_returned_as_it_is(lane, mode):
+def test_an_environment_that_is_not_shown_is_returned_unwrapped(lane, mode):
     env = Painted()
     assert lane("off").wrap(env) is env
     assert lane(mode, folder=None).wrap(env) is env, "no folder, no frames"
@@ -242,7 +242,7 @@ def test_gymnasium_keeps_its_type_its_results_and_other_wrappers_on_top(lane, sh
     assert (shown().frame == 9).all()
 
 
-def test_who_has_a_wrapper_already_tells_a_watch(lane, shown):
+def test_a_library_with_its_own_wrapper_can_report_to_a_watch(lane, shown):
     assert lane(mode="off").watch(Painted()) is None
     env = Painted()
     watch = lane().watch(env)
@@ -293,7 +293,7 @@ def test_frames_of_environments_that_draw_slowly_take_a_twentieth_of_the_time(la
     assert 0.048 < spent / (clock.now - began) <= 0.052
 
 
-def test_a_renderer_that_takes_long_to_come_up_or_gets_stuck_once_is_shown_again_soon(lane, clock):
+def test_a_slow_first_render_or_one_stall_delays_later_frames_only_briefly(lane, clock):
     takes = [0.8, 0.001, 0.001, 0.5]
 
     class Starting(Painted):
@@ -372,7 +372,7 @@ def test_in_mode_grid_slot_0_tiles_unequal_grey_and_missing_frames(lane, clock, 
     assert shown().state == CLOSED
 
 
-def test_a_grid_goes_on_when_the_one_that_coordinates_cannot_render(lane, clock, shown):
+def test_a_grid_continues_when_its_first_environment_cannot_render(lane, clock, shown):
     grid = lane("grid")
     first, second = (grid.wrap(Painted(colour), at) for at, colour in enumerate((10, 20)))
     first.unwrapped.frame = None
@@ -419,7 +419,7 @@ def test_a_tile_waits_without_rendering_for_the_one_that_publishes_the_grid(lane
     assert inner.renders == 1
 
 
-def test_a_grid_of_one_is_that_one(lane, shown):
+def test_a_grid_of_one_environment_is_its_frame(lane, shown):
     lane("grid").wrap(Painted(8)).reset()
     assert shown().frame.shape == (4, 6, 3)
 
@@ -473,7 +473,7 @@ def test_pettingzoo_parallel_ends_with_its_last_agent_and_adds_rewards(lane, clo
     assert (shown().frame == 60).all()
 
 
-def test_pettingzoo_aec_counts_turns_until_the_end_and_not_the_last_goodbyes(lane, clock, shown):
+def test_pettingzoo_aec_does_not_count_the_steps_of_terminated_agents(lane, clock, shown):
     env = lane().wrap(inner := FakeAec())
     env.reset()
     for agent in env.agent_iter():
@@ -497,7 +497,7 @@ def test_pettingzoo_aec_counts_turns_until_the_end_and_not_the_last_goodbyes(lan
         (RuntimeError("no display"), "render raised RuntimeError: no display"),
     ],
 )
-def test_what_is_no_frame_is_said_once_and_training_goes_on(lane, clock, journal, shown, frame, reason):
+def test_an_invalid_frame_is_reported_once_and_training_continues(lane, clock, journal, shown, frame, reason):
     emitter, lines = journal
     env = lane(emitter=emitter).wrap(inner := Painted())
     inner.frame = frame
@@ -531,14 +531,14 @@ def test_a_cancelled_run_is_not_taken_for_a_render_error(lane):
 
 
 @pytest.mark.parametrize("kind", ["gymnasium", "old gym", "parallel", "aec"])
-def test_a_step_that_frames_do_not_understand_is_said_once_and_training_goes_on(lane, journal, shown, kind):
+def test_an_invalid_step_result_is_reported_once_and_training_continues(lane, journal, shown, kind):
     emitter, lines = journal
     inner = {"gymnasium": Painted, "old gym": FakeOldGym, "parallel": FakeParallel, "aec": FakeAec}[kind]()
     env = lane(emitter=emitter).wrap(inner)
     env.reset()
     strange = [0, 1.0, np.array([False, True]), False, {}] if kind == "gymnasium" else [0, None, np.zeros(2), {}]
     inner.step = lambda action: strange
-    inner.rewards = {"a": None}  # of what AEC returns in place of a step's result
+    inner.rewards = {"a": None}  # AEC reads rewards here: its step returns None
     for _ in range(3):
         assert env.step(0) is (None if kind == "aec" else strange)
     (line,) = lines()
@@ -548,7 +548,7 @@ def test_a_step_that_frames_do_not_understand_is_said_once_and_training_goes_on(
 
 
 @pytest.mark.parametrize("mode", ["single", "grid"])
-def test_whatever_goes_wrong_with_frames_is_said_once_and_training_goes_on(lane, clock, journal, monkeypatch, mode):
+def test_an_internal_error_is_reported_once_and_training_continues(lane, clock, journal, monkeypatch, mode):
     def fail(*_, **__):
         raise MemoryError("no room for tiles")
 
@@ -578,10 +578,10 @@ def test_a_run_cancelled_while_a_frame_is_published_is_cancelled(lane, clock, mo
         env.reset()
 
 
-def test_no_room_for_frames_is_said_once_and_training_goes_on(lane, clock, journal, monkeypatch):
+def test_full_shared_memory_is_reported_once_and_training_continues(lane, clock, journal, monkeypatch):
     emitter, lines = journal
     full = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda path: full)  # a fake: shared memory cannot be filled up for a test
+    monkeypatch.setattr(os, "statvfs", lambda path: full)  # a fake: a test must not fill shared memory
     env = lane(emitter=emitter).wrap(inner := Painted())
     env.reset()
     for _ in range(20):
@@ -636,7 +636,7 @@ def test_a_copy_of_an_environment_is_not_watched(lane, clock, shown):
 
 
 def in_fork(action):
-    """Do something in a forked process; return its exit code."""
+    """Run an action in a forked process; return the exit code."""
     child = os.fork()
     if child == 0:
         code = 70
@@ -656,8 +656,8 @@ def test_a_forked_child_leaves_its_parents_writer_alone(lane, clock, shown, capf
 
     def child():
         env.unwrapped.frame[:] = 2
-        play(env, 10)  # the environment of the parent
-        another = one.wrap(Painted(3))  # one of its own
+        play(env, 10)  # the parent's environment
+        another = one.wrap(Painted(3))  # the child's own environment
         another.reset()
         another.close()
         env.close()
@@ -682,7 +682,7 @@ def test_a_forked_child_publishes_what_its_parent_does_not(lane, shown):
 
 
 class Several:
-    """Stands for a torch tensor of several numbers: it can be added to, and is not one number."""
+    """A fake for a torch tensor with several elements: it supports addition but not conversion to float."""
 
     def __radd__(self, other):
         return self

@@ -1,4 +1,4 @@
-"""Environments in processes of their own, as AsyncVectorEnv has them: what can be shown is, and none is disturbed."""
+"""Live frames of environments in subprocesses, as with AsyncVectorEnv; they never disturb training."""
 
 import subprocess
 import sys
@@ -80,7 +80,7 @@ def test_environments_in_processes_of_their_own(tmp_path, start, mode, colour):
     pixels = np.fromfile(tmp_path / "main.ring", np.uint8)[256 + 128 :][: 4 * 6 * 3]
     assert words[11] > 2, "the one that can be shown is"
     assert (pixels == colour).all()
-    said = done.stderr  # the log; the journal has it, too, if it was inherited
+    said = done.stderr  # the log always has the messages; the journal only if the subprocess inherited it
     alone = [index for index in (1, 2) if f"environment {index} is not in the grid: environment 0, which" in said]
     assert alone == ([1, 2] if mode == "grid" else [])
     assert said.count("is not in the grid") == len(alone), "once each"

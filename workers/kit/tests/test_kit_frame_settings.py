@@ -1,4 +1,4 @@
-"""Frames are asked for by config or by variables, and what is not allowed is refused by name."""
+"""Frame settings come from the config or environment variables; invalid ones are refused by name."""
 
 import pytest
 
@@ -81,7 +81,7 @@ def test_what_is_recorded(text, settings):
 
 
 @pytest.mark.parametrize("text", ["every", "every=0", "every=x", "every=-1", "all", "best=1", "best worst"])
-def test_what_cannot_be_recorded_is_refused_with_what_can(text):
+def test_invalid_record_settings_are_refused_with_the_valid_ones(text):
     with pytest.raises(ConfigError, match="is none of every=N") as refused:
         RecordSettings.from_environ({"MOSAIC_RECORD": text})
     assert str(refused.value).startswith(f"MOSAIC_RECORD: {text!r} is not allowed: ")

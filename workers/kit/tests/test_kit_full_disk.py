@@ -1,4 +1,4 @@
-"""A worker whose journal and log are on a full disk: it waits, and nothing is lost but what it printed."""
+"""A worker whose journal and log are on a full disk waits and loses nothing but printed output."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def free(folder):
 
 
 def pauses(pid):
-    """How often a process has gone to sleep."""
+    """Return the voluntary context switches of a process, which grow with every sleep."""
     (line,) = [
         line
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The manifest says where a run's files are, in a form that survives moving the folder."""
+"""The manifest lists a run's files, with paths that stay valid when the folder moves."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def test_paths_inside_are_relative_and_others_absolute(tmp_path):
         "videos": ["/elsewhere/v.mp4"],
         "wandb": {"project": "p", "dir": "wandb"},
     }
-    assert os.listdir(tmp_path) == ["analytics.json"]  # noqa: PTH208 - no draft is left
+    assert os.listdir(tmp_path) == ["analytics.json"]  # noqa: PTH208 - no temporary file is left
 
 
 def test_writing_reports_an_artifact(tmp_path):
@@ -36,6 +36,6 @@ def test_writing_reports_an_artifact(tmp_path):
     assert (event["event"], event["kind"], event["path"]) == ("artifact", "manifest", "analytics.json")
 
 
-def test_an_unknown_kind_is_refused_with_those_there_are(tmp_path):
+def test_an_unknown_kind_is_refused_with_the_valid_kinds(tmp_path):
     with pytest.raises(ValueError, match="kind 'movies' is not one of tensorboard, checkpoints, logs, videos"):
         Manifest(tmp_path, "r1", "tiny").add("movies", "x")

@@ -1,4 +1,4 @@
-"""The kit works beside the numpy of older libraries: `.venv` has a new one, so this builds an environment."""
+"""The kit works with the old numpy that some libraries pin; the test builds an environment for it."""
 
 import json
 import os

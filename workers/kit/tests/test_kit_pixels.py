@@ -1,4 +1,4 @@
-"""Frames are made smaller and tiled, pixel by pixel."""
+"""Pixel operations on frames: RGB conversion, shrinking, tiling."""
 
 import numpy as np
 import pytest

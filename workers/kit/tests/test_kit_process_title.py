@@ -1,4 +1,4 @@
-"""What /proc says of a process that was forked, read from outside it."""
+"""The process title: the command line and environment that /proc shows to other processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ sys.stdin.read()
 
 
 def run(body: str, room: str = "r" * 200) -> tuple[list[str], list[str], str]:
-    """The command line and the environment that others see, and what the process itself printed."""
+    """Return the command line and environment in /proc, and the line that the process printed."""
     environ = {"PATH": os.environ["PATH"], "ROOM": room, "AFTER": "untouched"}
     command = [sys.executable, "-c", SCRIPT.format(body), "a" * 200]
     with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -55,7 +55,7 @@ def test_title_written_twice_keeps_nothing_of_the_first():
     assert "ROOM=y" in variables
 
 
-def test_title_that_is_too_long_is_refused_before_and_cut_when_written():
+def test_title_too_long_is_refused_by_check_and_cut_by_write():
     body = """
 for arguments, value in ((["x" * 5000], ""), ([], "x" * 201)):
     try:
@@ -72,13 +72,13 @@ title.write_variable("x" * 5000)
     assert "AFTER=untouched" in variables
 
 
-def test_title_needs_the_variable_that_is_its_room():
+def test_title_needs_the_variable_that_reserves_its_space():
     code = "from mosaic_worker.process_title import Title; Title('NO_SUCH_ROOM')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "NO_SUCH_ROOM is not in the environment" in done.stderr
 
 
 @pytest.mark.parametrize("room", ["", "r"])
-def test_title_with_little_room_is_cut_there(room: str):
+def test_title_is_cut_to_the_reserved_space(room: str):
     _, variables, _ = run("title.write_variable('mine')", room)
     assert f"ROOM={'mine'[: len(room)]}" in variables

@@ -1,4 +1,4 @@
-"""Episodes become videos: those that were asked for, whole, in bounded memory, and reported."""
+"""Recording: the selected episodes become whole videos, in bounded memory, and are reported."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from mosaic_worker.frames.settings import RecordSettings
 
 
 def decode(data):
-    """Decode an animated PNG of 8-bit RGB without filters, by the specification: frames and seconds of each."""
+    """Decode an unfiltered 8-bit RGB animated PNG by its specification; return frames and seconds per frame."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     chunks, at = [], 8
     while at < len(data):
@@ -52,7 +52,7 @@ def decode(data):
 
 
 class Numbered:
-    """An environment that paints how many steps it has taken; episodes are as long as they are told."""
+    """An environment that paints its step count into one pixel; `lengths` sets the episode lengths."""
 
     render_mode = "rgb_array"
 
@@ -89,7 +89,7 @@ def run_dir(tmp_path):
 
 @pytest.fixture
 def record(run_dir):
-    """Play episodes of given lengths while they are recorded; return the environment and the events."""
+    """Return a function that plays and records episodes and returns the events."""
     path = run_dir / "journal.jsonl"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -183,7 +183,7 @@ def test_a_long_episode_is_thinned_and_still_shows_its_end(record, run_dir):
     ("fps", "seconds"),
     [(0, 0.033), (-5, 0.033), (float("nan"), 0.033), (float("inf"), 0.033), ("fast", 0.033), (1e-320, 65.535)],
 )
-def test_a_rate_that_is_none_counts_as_thirty_frames_a_second(record, run_dir, fps, seconds):
+def test_an_invalid_frame_rate_falls_back_to_thirty_frames_a_second(record, run_dir, fps, seconds):
     env = Numbered([2, 2])
     env.metadata = {"render_fps": fps}
     events = record(env, RecordSettings(every=1), 2)

@@ -1,4 +1,4 @@
-"""Spaces go to JSON and back, and values of a space come back as the space wants them."""
+"""Spaces and their values survive a round trip through JSON."""
 
 import json
 
