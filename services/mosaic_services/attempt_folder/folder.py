@@ -129,7 +129,9 @@ class AttemptFolder:
     def placed(self) -> Place | None:
         """Return the command that placed the attempt."""
         found = self._read(layout.PLACED)
-        return None if found is None else Place.model_validate(found)
+        if found is None:
+            return None
+        return Place.model_validate({name: value for name, value in found.items() if name != "log_head"})
 
     def log_head(self) -> int:
         """Return how many bytes of the beginning of its log are kept."""
