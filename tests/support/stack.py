@@ -69,10 +69,14 @@ class Stack:
         self._bus: Bus | None = None
 
     def __enter__(self) -> Self:
-        for service in self.services:
-            self.start(service)
-        for service in self.services:
-            self.wait_for(service)
+        try:
+            for service in self.services:
+                self.start(service)
+            for service in self.services:
+                self.wait_for(service)
+        except BaseException:
+            self.close()  # `with` calls __exit__ only after a complete start
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
