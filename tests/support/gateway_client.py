@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +111,10 @@ def say(page: ClientConnection, **message: Any) -> None:
 
 def until(page: ClientConnection, condition: Any) -> dict[str, Any]:
     """Read until a message meets the condition; return a credit for every message."""
-    while True:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
         message = read(page)
         say(page, type="credit", n=1)
         if condition(message):
             return message
+    raise AssertionError(f"no message met the condition within {PATIENCE_S} s")
