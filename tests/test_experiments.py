@@ -73,18 +73,20 @@ def worker_of(stack: Stack, run: str) -> psutil.Process:
 
 
 def test_operator_and_a_shard_killed_in_the_middle_lose_and_double_no_episode(arena):
-    task: dict[str, Any] = {"environment": {"id": "MiniGrid-Empty-8x8-v0", "max_steps": 60}, "episodes": 40}
+    task: dict[str, Any] = {"environment": {"id": "MiniGrid-Empty-8x8-v0", "max_steps": 60}, "episodes": 200}
     start(arena, "calm", shards=1, **task)
     finish(arena, "calm")
     start(arena, "stormy", shards=3, **task)
     wait_until("records come", lambda: show(arena, "stormy").done)
-    arena.kill_and_restart("operator")
-    arena.wait_for("operator")
     running = wait_until(
         "a shard plays",
         lambda: [each for each in show(arena, "stormy").shards if each.state == "running" and each.done < each.total],
     )
-    worker_of(arena, running[0].run).kill()
+    victim = worker_of(arena, running[0].run)
+    victim.suspend()  # so that it has not ended when the operator service is back
+    arena.kill_and_restart("operator")
+    arena.wait_for("operator")
+    victim.kill()
     finish(arena, "stormy")
     ended = show(arena, "stormy")
     assert (ended.lost, ended.conflicts) == (1, 0)

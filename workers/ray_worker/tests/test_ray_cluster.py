@@ -210,7 +210,8 @@ def two_nodes(rllib, tmp_path_factory):
 def test_a_run_spreads_over_two_nodes_and_leaves_the_cluster_as_it_was(rllib, runs, two_nodes):
     address, secrets, nodes = two_nodes
     rllib.environ.update(secrets)
-    wait_until("both nodes have joined", lambda: all(any(p.name() == "raylet" for p in members(n.pid)) for n in nodes))
+    said = rllib.folder / "nodes.log"
+    wait_until("both nodes have joined", lambda: said.read_text().count("Ray runtime started.") == len(nodes))
     given = {"address": address, "num_workers": 2, "num_cpus": 1}
     run = runs("spread", **given)
     run.wait_for("scalars")
