@@ -15,6 +15,18 @@ _RESUME = {
     "total_timesteps": "{steps}",
 }
 _PLAY = {"extras.mode": "interactive", "extras.policy_path": "{checkpoint}"}
+_EVALUATE = {
+    "extras.mode": "policy_eval",
+    "extras.policy_path": "{checkpoint}",
+    "extras.eval_episodes": "{episodes}",
+    "seed": "{seed}",
+}
+_SCRIPT = {
+    "extras.mode": "script",
+    "extras.script": "{script}",
+    "extras.script_args": "{arguments}",
+    "seed": "{seed}",
+}
 _INTERACTIVE = ("reset", "step", "init_agent", "begin_episode", "select_action", "select_actions")
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "default": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096, "seed": 1},
@@ -53,6 +65,9 @@ def get_worker_metadata() -> WorkerMetadata:
             supports_resume=is_default,
             resume_config=_RESUME if is_default else {},
             policy_config=_PLAY if is_default else {},
+            evaluate_config=_EVALUATE if is_default else {},
+            script_config=_SCRIPT,
+            parameters_field="extras.algo_params",
             interactive_commands=_INTERACTIVE if is_default else (),
             requires_gpu=False,
             estimated_memory_mb=512,

@@ -22,6 +22,12 @@ __version__ = "0.1.0"
 
 _RESUME = {"mode": "resume_training", "checkpoint_path": "{checkpoint}", "total_timesteps": "{steps}"}
 _PLAY = {"mode": "interactive", "policy_path": "{checkpoint}"}
+_EVALUATE = {
+    "mode": "policy_eval",
+    "policy_path": "{checkpoint}",
+    "eval_episodes": "{episodes}",
+    "seed": "{seed}",
+}
 _INTERACTIVE = ("reset", "step", "init_agent", "begin_episode", "select_action", "select_actions")
 _LAZY = {
     "EpisodeMetrics": "evaluation_results",
@@ -75,6 +81,8 @@ def get_worker_metadata() -> WorkerMetadata:
             supports_resume=True,
             resume_config=_RESUME,
             policy_config=_PLAY,
+            evaluate_config=_EVALUATE,
+            parameters_field="algo_params",
             interactive_commands=_INTERACTIVE,
             requires_gpu=False,
             estimated_memory_mb=2048,

@@ -4,25 +4,18 @@
 worker are opened. A policy needs `module_path(checkpoint, about.agents[agent])` and the spaces.
 """
 
-import json
-import os
-import re
-import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mosaic_worker.encoding import to_plain
+from mosaic_worker.checkpoint_folders import CheckpointFolders
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["About", "find_checkpoint", "keep_newest", "module_path", "read_about", "save"]
+__all__ = ["FOLDERS", "About", "module_path", "read_about"]
 
 _FORMAT = "mosaic-rllib"
 _VERSION = 1
-_ABOUT = "mosaic.json"
 _RL_MODULES = Path("learner_group") / "learner" / "rl_module"
-_STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -64,52 +57,12 @@ class About:
     version: int = field(default=_VERSION)
 
 
-def save(about: About, write: Callable[[Path], None], folder: Path) -> Path:
-    """Write `step-N`; `write` puts RLlib's files into a folder. There is never half a checkpoint under that name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step-{about.step}"
-    draft = folder / f".step-{about.step}.{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    write(draft)
-    (draft / _ABOUT).write_text(json.dumps(to_plain(asdict(about)), indent=1), encoding="utf-8")
-    for file in draft.rglob("*"):
-        _sync(file)
-    shutil.rmtree(path, ignore_errors=True)  # of an earlier attempt in the same folder
-    draft.rename(path)
-    _sync(folder)
-    return path
-
-
-def keep_newest(folder: Path, count: int) -> None:
-    """Remove all but the newest checkpoints."""
-    for path in _steps(folder)[:-count]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def find_checkpoint(given: str | os.PathLike[str], field_name: str) -> Path:
-    """Find a checkpoint: the folder itself, or the newest one in a run's folder. ConfigError blames the field."""
-    path = Path(given)
-    if not path.is_dir():
-        raise ConfigError(f"{field_name}: {str(path)!r} is not a checkpoint: no such folder")
-    if (path / _ABOUT).is_file():
-        return path
-    found = _steps(path / "checkpoints") or _steps(path)
-    if not found:
-        raise ConfigError(f"{field_name}: {str(path)!r} has no checkpoint of the ray worker (no {_ABOUT})")
-    return found[-1]
+FOLDERS = CheckpointFolders("ray", About, "mosaic.json")
 
 
 def read_about(path: Path, field_name: str) -> About:
-    """Read what a checkpoint says of itself."""
-    try:
-        content = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
-        if content.get("format") != _FORMAT or content.get("version") != _VERSION:
-            kind = f"{content.get('format')!r} version {content.get('version')!r}"
-            raise ConfigError(f"{field_name}: {str(path)!r} has format {kind}; this worker reads {_FORMAT} {_VERSION}")
-        about = About(**content)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{field_name}: {str(path)!r} is damaged: {type(error).__name__}: {error}") from error
+    """Read what a checkpoint says of itself; refuse one that lacks an RLModule."""
+    about = FOLDERS.read(path, field_name)
     if missing := [name for name in about.modules if not module_path(path, name).is_dir()]:
         raise ConfigError(f"{field_name}: {str(path)!r} is damaged: it has no RLModule {missing[0]!r}")
     return about
@@ -118,17 +71,3 @@ def read_about(path: Path, field_name: str) -> About:
 def module_path(checkpoint: Path, module_id: str) -> Path:
     """The folder of one RLModule, for `RLModule.from_checkpoint`."""
     return checkpoint / _RL_MODULES / module_id
-
-
-def _steps(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the newest last."""
-    found = {int(match[1]): path for path in folder.glob("step-*") if (match := _STEP.fullmatch(path.name))}
-    return [found[step] for step in sorted(found) if (found[step] / _ABOUT).is_file()]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,7 +19,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from mosaic_worker.errors import ConfigError, RequestError
 from mosaic_worker.spaces import space_from_json
-from ray_worker.checkpoints import About, find_checkpoint, module_path, read_about
+from ray_worker.checkpoints import FOLDERS, About, module_path, read_about
 from ray_worker.decisions import Decider, only_mask
 from ray_worker.environments import AGENT
 from ray_worker.inference import Lane, Network, use_one_thread
@@ -271,7 +271,7 @@ class RayPolicyController:
 
 def create_ray_actor(config: RayPolicyConfig, field_name: str = "checkpoint_path") -> RayPolicyActor:
     """Load the policies of a checkpoint; ConfigError if it is another's or none."""
-    path = find_checkpoint(config.checkpoint_path, field_name).absolute()  # RLlib refuses a relative one
+    path = FOLDERS.find(config.checkpoint_path, field_name).absolute()  # RLlib refuses a relative one
     about = read_about(path, field_name)
     problems = [
         f"{name}: {field_name} was trained {how} {found}, not {given}"

@@ -11,7 +11,7 @@ from typing import Any
 from mosaic_worker.context import Resume, RunContext
 from mosaic_worker.errors import ConfigError
 from ray_worker.analytics import write_manifest
-from ray_worker.checkpoints import About, find_checkpoint, read_about
+from ray_worker.checkpoints import FOLDERS, About, read_about
 from ray_worker.cluster import check_resources, cpus_here, set_variables
 from ray_worker.config import RayWorkerConfig
 
@@ -117,7 +117,7 @@ def _train(context: Context, seed: int, versions: Mapping[str, str]) -> dict[str
     path, field = _continued(context.config, context.resume)
     if path is None:
         return train(context, task_of(context.config), seed, Start(target), versions)
-    found = find_checkpoint(path, field)
+    found = FOLDERS.find(path, field)
     about = read_about(found, field)
     wanted = training_config(context.config, about)
     start = Start(target, found, about, field)
@@ -132,7 +132,7 @@ def _continued(config: RayWorkerConfig, resume: Resume | None) -> tuple[str | No
 
 
 def _about(path: str, field: str) -> About:
-    return read_about(find_checkpoint(path, field), field)
+    return read_about(FOLDERS.find(path, field), field)
 
 
 def _check_opponents(config: RayWorkerConfig, about: About) -> None:

@@ -20,7 +20,7 @@ from mosaic_worker.spaces import space_to_json
 from ray_worker.algorithms import Task, algorithm_config
 from ray_worker.analytics import CHECKPOINTS, TENSORBOARD
 from ray_worker.callbacks import EPISODES
-from ray_worker.checkpoints import About, keep_newest, save
+from ray_worker.checkpoints import FOLDERS, About
 from ray_worker.cluster import connect
 from ray_worker.config import PolicyConfiguration, RayWorkerConfig
 from ray_worker.league import League
@@ -131,9 +131,10 @@ class Training:
         self._saved = self.step
         context = self._context
         folder = context.run_dir / CHECKPOINTS
-        path = save(self._about(), lambda draft: self.algorithm.save_to_path(str(draft)), folder)
+        about = self._about()
+        path = FOLDERS.save(about, about.step, lambda draft: self.algorithm.save_to_path(str(draft)), folder)
         context.emitter.checkpoint_saved(path.relative_to(context.run_dir), step=self.step)
-        keep_newest(folder, context.config.checkpoint.checkpoint_keep)
+        FOLDERS.keep_newest(folder, context.config.checkpoint.checkpoint_keep)
 
     def close(self) -> None:
         """End RLlib's actors."""

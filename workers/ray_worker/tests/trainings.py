@@ -14,7 +14,7 @@ from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.stop import Stop
 from ray_worker import get_worker_metadata
-from ray_worker.checkpoints import find_checkpoint, module_path, read_about
+from ray_worker.checkpoints import FOLDERS, module_path, read_about
 from ray_worker.cluster import connect, set_variables
 from ray_worker.config import RayWorkerConfig, ResourceConfig
 
@@ -56,7 +56,7 @@ def go_on(name, steps, **given):
     from ray_worker.algorithms import task_of
     from ray_worker.training import Start, Training
 
-    path = find_checkpoint(Path.cwd() / name, "checkpoint_path")
+    path = FOLDERS.find(Path.cwd() / name, "checkpoint_path")
     about = read_about(path, "checkpoint_path")
     context = _context(f"{name}-2", {"env_id": about.env_id, "total_timesteps": steps, **given})
     task = task_of(training_config(context.config, about))
@@ -90,7 +90,7 @@ def has_weights(training, name):
     """
     from ray.rllib.core.rl_module.rl_module import RLModule
 
-    path = find_checkpoint(Path.cwd() / name, "path")
+    path = FOLDERS.find(Path.cwd() / name, "path")
     modules = read_about(path, "path").modules
     saved = {module: RLModule.from_checkpoint(str(module_path(path, module))).get_state() for module in modules}
     now = weights(training)

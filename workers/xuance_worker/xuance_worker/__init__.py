@@ -8,6 +8,12 @@ __version__ = "0.1.0"
 
 _RESUME = {"mode": "resume_training", "checkpoint_path": "{checkpoint}", "running_steps": "{steps}"}
 _PLAY = {"mode": "interactive", "policy_path": "{checkpoint}"}
+_EVALUATE = {
+    "mode": "policy_eval",
+    "policy_path": "{checkpoint}",
+    "eval_episodes": "{episodes}",
+    "seed": "{seed}",
+}
 _INTERACTIVE = ("reset", "step", "init_agent", "begin_episode", "select_action", "select_actions")
 
 
@@ -34,6 +40,8 @@ def get_worker_metadata() -> WorkerMetadata:
             supports_resume=True,
             resume_config=_RESUME,
             policy_config=_PLAY,
+            evaluate_config=_EVALUATE,
+            parameters_field="overrides",
             interactive_commands=_INTERACTIVE,
             requires_gpu=False,
             estimated_memory_mb=1024,

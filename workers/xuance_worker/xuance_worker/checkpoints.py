@@ -3,27 +3,21 @@
 Nothing in it can run code: weights are read with `weights_only=True`, everything else is JSON.
 """
 
-import json
-import os
-import re
-import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mosaic_worker.encoding import to_plain
+from mosaic_worker.checkpoint_folders import CheckpointFolders
 from mosaic_worker.errors import ConfigError
 
-__all__ = ["About", "find_checkpoint", "keep_newest", "load_weights", "read_about", "save"]
+__all__ = ["FOLDERS", "About", "load_weights", "save"]
 
 _FORMAT = "mosaic-xuance"
 _VERSION = 1
-_ABOUT = "about.json"
 _WEIGHTS = "model.pth"
 _EXTRA = "value_norm.pth"
-_STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -53,55 +47,18 @@ class About:
     version: int = field(default=_VERSION)
 
 
+FOLDERS = CheckpointFolders("xuance", About, "about.json")
+
+
 def save(about: About, learner: Any, folder: Path) -> Path:
-    """Write `step-N`. Under that name there is never half a checkpoint, whenever the process dies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step-{about.step}"
-    draft = folder / f".step-{about.step}.{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    learner.save_model(str(draft / _WEIGHTS))
-    if norms := _norms(learner):
-        torch.save({key: norm.state_dict() for key, norm in norms.items()}, draft / _EXTRA)
-    (draft / _ABOUT).write_text(json.dumps(to_plain(asdict(about)), indent=1), encoding="utf-8")
-    for file in draft.iterdir():
-        _sync(file, os.O_RDONLY)
-    shutil.rmtree(path, ignore_errors=True)  # of an earlier attempt in the same folder
-    draft.rename(path)
-    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
-    return path
+    """Write `step-N` with the learner's weights."""
 
+    def write(draft: Path) -> None:
+        learner.save_model(str(draft / _WEIGHTS))
+        if norms := _norms(learner):
+            torch.save({key: norm.state_dict() for key, norm in norms.items()}, draft / _EXTRA)
 
-def keep_newest(folder: Path, count: int) -> None:
-    """Remove all but the newest checkpoints."""
-    for path in _steps(folder)[:-count]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def find_checkpoint(given: str, field_name: str) -> Path:
-    """Find a checkpoint: the folder itself, or the newest one in a run's folder. ConfigError blames the field."""
-    path = Path(given)
-    if not path.is_dir():
-        why = "it is a file, not a folder such as checkpoints/step-1000" if path.exists() else "no such folder"
-        raise ConfigError(f"{field_name}: {given!r} is not a checkpoint of the xuance worker: {why}")
-    if (path / _ABOUT).is_file():
-        return path
-    found = _steps(path / "checkpoints") or _steps(path)
-    if not found:
-        raise ConfigError(f"{field_name}: {given!r} has no checkpoint of the xuance worker")
-    return found[-1]
-
-
-def read_about(path: Path, field_name: str) -> About:
-    """Read what a checkpoint says of itself."""
-    try:
-        content = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
-        if content.get("format") != _FORMAT or content.get("version") != _VERSION:
-            kind = f"{content.get('format')!r} version {content.get('version')!r}"
-            raise ConfigError(f"{field_name}: {str(path)!r} has format {kind}; this worker reads {_FORMAT} {_VERSION}")
-        return About(**content)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{field_name}: {str(path)!r} is damaged: {type(error).__name__}: {error}") from error
+    return FOLDERS.save(about, about.step, write, folder)
 
 
 def load_weights(path: Path, learner: Any, field_name: str) -> None:
@@ -130,16 +87,3 @@ def _norms(learner: Any) -> dict[str, torch.nn.Module]:
     """The running statistics of returns, which XuanCe's own file does not have."""
     found = getattr(learner, "value_normalizer", None)
     return found if isinstance(found, dict) else {}
-
-
-def _steps(folder: Path) -> list[Path]:
-    found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := _STEP.fullmatch(path.name))]
-    return [path for _, path in sorted(found) if (path / _ABOUT).is_file()]
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,7 @@ from typing import Any
 from xuance.environment import XuanCeAtariEnvWrapper, XuanCeEnvWrapper, XuanCeMultiAgentEnvWrapper
 
 from mosaic_worker.frames.fastlane import FastLane
-from xuance_worker.checkpoints import find_checkpoint
+from xuance_worker.checkpoints import FOLDERS
 from xuance_worker.policies import Policy, load_policy
 from xuance_worker.task import Task
 from xuance_worker.training import Context, make_lane, use_threads
@@ -20,7 +20,7 @@ def evaluate(context: Context, seed: int) -> dict[str, Any]:
     """Play `eval_episodes` episodes; episode i is reset with seed + i."""
     use_threads()
     config, emitter = context.config, context.emitter
-    path = find_checkpoint(config.policy_path or "", "policy_path")
+    path = FOLDERS.find(config.policy_path or "", "policy_path")
     policy, about = load_policy(path, "policy_path", deterministic=config.deterministic)
     emitter.checkpoint_loaded(str(path), trained_steps=about.step)
     if config.deterministic and not policy.is_deterministic:

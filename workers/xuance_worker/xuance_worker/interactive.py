@@ -7,7 +7,7 @@ import numpy as np
 from mosaic_worker.errors import RequestError
 from mosaic_worker.interactive import InteractiveWorker, StepResult
 from mosaic_worker.spaces import space_from_json, value_from_json, values_from_json
-from xuance_worker.checkpoints import find_checkpoint
+from xuance_worker.checkpoints import FOLDERS
 from xuance_worker.evaluation import make_env
 from xuance_worker.policies import load_policy, untrained_policy
 from xuance_worker.task import task_of
@@ -27,7 +27,7 @@ class XuanCeInteractive(InteractiveWorker):
         self._context = context
         self._seed = config.seed or 0
         if config.policy_path:
-            path = find_checkpoint(config.policy_path, "policy_path")
+            path = FOLDERS.find(config.policy_path, "policy_path")
             self._policy, _ = load_policy(path, "policy_path", deterministic=config.deterministic)
         else:
             self._policy = untrained_policy(task_of(config), self._seed, deterministic=config.deterministic)

@@ -13,7 +13,7 @@ from xuance.torch.agents import REGISTRY_Agents
 
 from mosaic_worker.errors import ConfigError, RequestError
 from mosaic_worker.spaces import space_from_json
-from xuance_worker.checkpoints import About, load_weights, read_about
+from xuance_worker.checkpoints import FOLDERS, About, load_weights
 from xuance_worker.environments import Spaces
 from xuance_worker.registry import AGENTS
 from xuance_worker.task import Arguments, Task
@@ -200,7 +200,7 @@ def untrained_policy(task: Task, seed: int, *, deterministic: bool = True) -> Po
 
 def load_policy(path: Path, field: str, *, deterministic: bool = True) -> tuple[Policy, About]:
     """Load a policy from a checkpoint."""
-    about = read_about(path, field)
+    about = FOLDERS.read(path, field)
     try:
         task = task_of_checkpoint(about, field)
         agent = _make_agent(task, about.seed)

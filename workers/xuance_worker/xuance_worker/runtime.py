@@ -99,10 +99,10 @@ def _train(context: Context, seed: int, versions: Mapping[str, str]) -> dict[str
     path, field = _continued(context.config, context.resume)
     if path is None:
         return train(context, task_of(context.config), seed, Start(target), versions)
-    from xuance_worker.checkpoints import find_checkpoint, read_about  # noqa: PLC0415 - it imports torch
+    from xuance_worker.checkpoints import FOLDERS  # noqa: PLC0415 - it imports torch
 
-    found = find_checkpoint(path, field)
-    about = read_about(found, field)
+    found = FOLDERS.find(path, field)
+    about = FOLDERS.read(found, field)
     task: Task = task_of_checkpoint(about, field)
     return train(context, task, seed, Start(target, found, about, field), versions)
 
@@ -116,10 +116,10 @@ def _continued(config: XuanCeWorkerConfig, resume: Resume | None) -> tuple[str |
 
 def _about(path: str, field: str) -> Any:
     """Load a checkpoint whole, so that one which does not fit is refused before the run begins."""
-    from xuance_worker.checkpoints import find_checkpoint  # noqa: PLC0415 - it imports torch
+    from xuance_worker.checkpoints import FOLDERS  # noqa: PLC0415 - it imports torch
     from xuance_worker.policies import load_policy  # noqa: PLC0415 - it imports XuanCe, which takes seconds
 
-    return load_policy(find_checkpoint(path, field), field)[1]
+    return load_policy(FOLDERS.find(path, field), field)[1]
 
 
 def _check_same(config: XuanCeWorkerConfig, about: Any, field: str, resume: Resume | None) -> None:

@@ -17,7 +17,7 @@ from mosaic_worker.context import RunContext
 from mosaic_worker.errors import RunCancelled, WorkerError
 from mosaic_worker.frames.fastlane import FastLane
 from mosaic_worker.spaces import space_to_json
-from xuance_worker.checkpoints import About, keep_newest, load_weights, save
+from xuance_worker.checkpoints import FOLDERS, About, load_weights, save
 from xuance_worker.config import XuanCeWorkerConfig
 from xuance_worker.policies import restore_normalisation
 from xuance_worker.registry import Agent
@@ -167,7 +167,7 @@ def train(context: Context, task: Task, seed: int, start: Start, versions: Mappi
         path = save(about, agent.learner, folder)
         saved = step
         emitter.checkpoint_saved(path.relative_to(context.run_dir), step=step)
-        keep_newest(folder, config.checkpoint_keep)
+        FOLDERS.keep_newest(folder, config.checkpoint_keep)
 
     reporter = Reporter(context, start, save_now)
     try:
