@@ -9,6 +9,7 @@ import psutil
 import pytest
 from stack import Stack, wait_until
 
+from mosaic_bus.commands import ShowExperiment, StartExperiment
 from mosaic_services.environments import build, recipe_for
 from mosaic_services.home import StackHome
 
@@ -19,7 +20,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 ROOM = {"cpus": 1, "memory_mb": 1024}
 DEADLINE_S = 900
-WORKERS = ("arena", "baseline", "cleanrl", "xuance")
+WORKERS = ("arena", "baseline", "cleanrl", "xuance", "ray")
+LIBRARIES = {
+    "cleanrl": {"worker": "cleanrl", "checkpoint": "run:cart@last"},
+    "xuance": {"worker": "xuance", "checkpoint": "run:cart-dqn@last"},
+    "ray": {"worker": "ray", "checkpoint": "run:cart-rllib@last"},
+}
+RLLIB = {
+    "algorithm": "PPO",
+    "num_workers": 0,
+    "num_envs_per_worker": 8,
+    "total_timesteps": 2000,
+    "network": {"fcnet_hiddens": [32, 32], "fcnet_activation": "tanh"},
+    "algo_params": {"lr": 0.001, "train_batch_size_per_learner": 1000, "minibatch_size": 250, "num_epochs": 4},
+}
 TRAININGS: dict[str, dict[str, Any]] = {
     "cart": {"worker": "cleanrl", "config": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 4096}},
     "grid": {"worker": "cleanrl", "config": {"algo": "ppo", "env_id": "MiniGrid-Empty-5x5-v0", "total_timesteps": 512}},
@@ -33,20 +47,30 @@ TRAININGS: dict[str, dict[str, Any]] = {
             "algorithm": "VDN",
             "env": "mpe",
             "env_id": "simple_spread_v3",
-            "running_steps": 400,
-            "parallels": 2,
+            "running_steps": 2000,
+            "parallels": 4,
         },
+    },
+    "spread-rllib": {
+        "worker": "ray",
+        "config": {**RLLIB, "env_id": "simple_spread_v3", "policy_configuration": "PARAMETER_SHARING"},
+    },
+    "cart-rllib": {"worker": "ray", "config": {**RLLIB, "env_id": "CartPole-v1"}},
+    "cart-dqn": {
+        "worker": "xuance",
+        "config": {"algorithm": "DQN", "env_id": "CartPole-v1", "running_steps": 1000, "parallels": 2},
     },
 }
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Iterator[Stack]:
-    """A stack in which four policies have been trained for a moment."""
+    """A stack in which policies of three libraries have been trained for a moment."""
     home = StackHome.find(tmp_path_factory.mktemp("build"))
     for worker in WORKERS:
         build(recipe_for(worker, home), "default", lambda _step, _percent: None)
-    with Stack(tmp_path_factory.mktemp("arena") / "home", environ={"MOSAIC_WORKERS": ""}) as stack:
+    # Two at a time: on a busy machine Ray does not start beside six others.
+    with Stack(tmp_path_factory.mktemp("arena") / "home", cpus=2, environ={"MOSAIC_WORKERS": ""}) as stack:
         runs = [
             stack.submit(
                 name=name,
@@ -131,19 +155,57 @@ def test_the_games_are_the_same_in_one_lane_in_several_and_in_shards(trained, en
     assert records(trained, *shards) == expected
 
 
-def test_two_libraries_play_one_game(trained):
+def test_two_libraries_that_were_trained_play_one_game(trained):
     operators = {
         "vdn": {"worker": "xuance", "checkpoint": "run:spread@last"},
-        "ppo": {"worker": "cleanrl", "config": {"seed": 3}},
+        "ppo": {"worker": "ray", "checkpoint": "run:spread-rllib@last"},
     }
-    lineups = {"mixed": {"*": "vdn", "agent_1": "ppo"}}
+    lineups = {"two vdn": {"*": "vdn", "agent_1": "ppo"}, "two ppo": {"*": "ppo", "agent_1": "vdn"}}
     options = {"lineups": lineups, "environment": {"family": "parallel"}, "episodes": (0, 3)}
     runs = [play(trained, "simple_spread_v3", operators, lanes=lanes, **options) for lanes in (1, 3)]
     first, second = (records(trained, run) for run in runs)
     assert first == second
-    assert [record["ended"] for record in first] == ["truncated"] * 3
+    assert [record["ended"] for record in first] == ["truncated"] * 6
     assert all(set(record["numerics"]) == {"vdn", "ppo", "environment"} for record in first)
     assert all(record["failures"] == [] for record in first)
+    assert len({record["action_hash"] for record in first}) == 6
+
+
+def evaluate(stack: Stack, name: str, **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Play an experiment to its end; return its records and its experiment.json."""
+    document = {"name": name, "environment": {"id": "CartPole-v1"}, **fields}
+    stack.bus.request("operator", StartExperiment(experiment=document, shards=1), timeout=60)
+
+    def ended() -> Any:
+        found = stack.bus.request("operator", ShowExperiment(experiment=name), timeout=60)
+        return found if found.state.final else None
+
+    state = wait_until(f"{name} ends", ended, DEADLINE_S)
+    assert state.state == "finished", state.reason
+    folder = stack.home.experiments / name
+    lines = (folder / "episodes.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines], json.loads((folder / "experiment.json").read_text())
+
+
+def test_one_experiment_has_a_policy_of_every_library_a_random_and_a_passive_agent(trained):
+    baselines = {name: {"worker": "baseline", "config": {"behavior": name}} for name in ("random", "passive")}
+    found, _ = evaluate(trained, "all", operators={**LIBRARIES, **baselines}, episodes=3)
+    assert {record["lineup"]: record["failures"] for record in found} == {name: [] for name in (*LIBRARIES, *baselines)}
+    assert len(found) == 15
+    seeds = {name: [each["env_seed"] for each in found if each["lineup"] == name] for name in LIBRARIES}
+    assert len({tuple(each) for each in seeds.values()}) == 1
+
+
+def test_each_library_is_judged_in_the_versions_that_it_was_trained_with(trained, tmp_path):
+    home = StackHome.find(tmp_path)
+    played = {}
+    for library, operator in LIBRARIES.items():
+        build(recipe_for("arena", home), library, lambda _step, _percent: None)
+        fields = {"environment": {"id": "CartPole-v1", "profile": library}, "operators": {"policy": operator}}
+        found, about = evaluate(trained, f"in-{library}", **fields, episodes=2)
+        assert [record["failures"] for record in found] == [[], []]
+        played[library] = about["provenance"]["libraries"]["gymnasium"]
+    assert played == {"cleanrl": "0.29.1", "xuance": "1.2.3", "ray": "1.2.2"}
 
 
 def test_a_policy_whose_spaces_do_not_fit_is_named_and_the_rest_goes_on(trained):

@@ -15,8 +15,9 @@ __all__ = ["Moves"]
 class Moves:
     """The actions of one agent."""
 
-    def __init__(self, space: Any, meanings: list[str] | None) -> None:
-        """Know the space, and the names of its actions if it has any."""
+    def __init__(self, space: Any, meanings: list[str] | None, keys: list[str | None] | None = None) -> None:
+        """Know the space, and the names and keys of its actions if it has any."""
+        self.keys = keys
         self._space = space
         self._meanings = meanings
         self._kind = type(space).__name__
@@ -73,6 +74,11 @@ class Moves:
             return np.clip(np.zeros(self._space.shape, self._space.dtype), self._space.low, self._space.high)
         return value_from_json(self._space, np.zeros(self._space.shape, self._space.dtype))
 
+    @property
+    def actions(self) -> range:
+        """All discrete actions."""
+        return range(self._first, self._first + self.count)
+
     def label(self, action: Any) -> str:
         """Name an action for people."""
         if type(action) is int and self._meanings is not None:
@@ -84,7 +90,14 @@ class Moves:
         if self._kind != "Discrete":
             return None
         found = range(self.count) if mask is None else np.flatnonzero(mask).tolist()
-        return [{"action": self._first + index, "label": self.label(self._first + index)} for index in found]
+        return [
+            {
+                "action": self._first + index,
+                "label": self.label(self._first + index),
+                "key": self.keys[index] if self.keys is not None else None,
+            }
+            for index in found
+        ]
 
     @staticmethod
     def _illegal(action: Any, why: str) -> PolicyError:

@@ -17,6 +17,7 @@ import numpy as np
 from arena_worker.config import ArenaConfig, LineupConfig
 from arena_worker.games import Game
 from arena_worker.human import HumanSeat
+from arena_worker.labels import layout_of
 from arena_worker.lanes import Lane
 from arena_worker.policies import Policies, RefusedError
 from arena_worker.probe import Sights
@@ -51,6 +52,10 @@ class Board(threading.Thread):
         self.lineup = lineup
         self.rate: float | None = None
         self.seats: dict[str, Seat] = {}
+        self.stream: str | None = None
+        """The stream of its frames, if it has one."""
+        self.latest: dict[str, Any] = {}
+        """What was said last."""
         self._config = config
         self._emitter = emitter
         self._drawing = drawing
@@ -88,7 +93,14 @@ class Board(threading.Thread):
         except WorkerError as error:
             self._say("failed", message=str(error))
             return
-        self._say("ready", agents={agent: seat.operator for agent, seat in self.seats.items()})
+        self._say(
+            "ready",
+            agents={agent: seat.operator for agent, seat in self.seats.items()},
+            people=[agent for agent, seat in self.seats.items() if isinstance(seat, HumanSeat)],
+            actions={agent: seat.moves.legal_moves(None) for agent, seat in self.seats.items()},
+            layout=layout_of(self._config.environment.id),
+            stream=self.stream,
+        )
         due = 0.0
         while True:
             try:
@@ -212,7 +224,7 @@ class Board(threading.Thread):
 
     def _post(self, seat: PolicySeat) -> None:
         line = seat.request([0], [self._lane.turns[seat.agent]], probabilities=True)
-        seat.process.post(line, seat, self._config.deadlines.action_s, f"select_action of {seat.agent}")
+        seat.process.post(line, seat, self._config.deadlines.action_s, seat.purpose)
 
     def _answer(self, seat: PolicySeat) -> Decision:
         if not seat.process.is_awaited:  # another agent's failure has started the process anew
@@ -241,7 +253,7 @@ class Board(threading.Thread):
             }
             for agent, turn in lane.turns.items()
         }
-        told = {"episode": lane.episode, "seed": lane.env_seed, "step": lane.length, "turns": turns}
+        told = {"episode": lane.episode, "seed": lane.env_seed, "step": lane.length, "rate": self.rate, "turns": turns}
         self._say(status, **told, moved=self._moved, rewards=self._game.rewards, returns=lane.totals, **more)
 
     def _end(self, ended: str) -> None:
@@ -261,6 +273,7 @@ class Board(threading.Thread):
 
     def _say(self, status: str, **facts: Any) -> None:
         reply = {"type": "board", "board": self.lineup.name, "status": status, **facts}
+        self.latest = reply
         self._emitter.reply(reply if self._request is None else {**reply, "id": self._request})
 
 

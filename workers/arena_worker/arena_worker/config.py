@@ -135,6 +135,10 @@ class ArenaConfig(WorkerConfig, LiveFrameFields):
     deadlines: Deadlines = Field(default_factory=Deadlines)
     record: RecordConfig = Field(default_factory=RecordConfig)
     replay: ReplayConfig | None = None
+    step_s: float = Field(
+        default=0.0, ge=0, le=3600, description="Least seconds from one step of an episode to the next"
+    )
+    experiment: str | None = Field(default=None, description="The experiment that this is a shard of")
     lanes: int = Field(default=16, ge=1, le=1024, description="Episodes that are played at the same time")
 
     @model_validator(mode="after")

@@ -1,5 +1,7 @@
 """Environments of three families behind one interface: who has to move, and what follows from the moves."""
 
+import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -8,7 +10,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from arena_worker.config import EnvironmentConfig
-from arena_worker.labels import labels_of
+from arena_worker.labels import keys_of, labels_of
 from mosaic_worker.config import near
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.frames.fastlane import FastLane
@@ -19,6 +21,8 @@ __all__ = ["ONLY_AGENT", "Game", "Turn", "make_game"]
 ONLY_AGENT = "agent"
 _PACKAGES = ("pettingzoo.classic", "pettingzoo.butterfly", "pettingzoo.sisl", "mpe2", "pettingzoo.mpe")
 _REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale_py"}
+_MOST_KEYS = 40
+_MOST_DOC = 8000
 _MASK, _OBSERVATION = "action_mask", "observation"
 
 
@@ -39,6 +43,8 @@ class Game(ABC):
     action_spaces: dict[str, Any]
     meanings: dict[str, list[str] | None]
     """The names of the discrete actions of each agent."""
+    keys: dict[str, list[str | None]]
+    """The keys with which a person plays them; a large space has none."""
     rewards: dict[str, float]
     ended: str | None
     """`terminated` or `truncated` when the episode is over."""
@@ -46,9 +52,22 @@ class Game(ABC):
     def __init__(self, env: Any, env_id: str) -> None:
         """Use an environment of that id."""
         self.env = env
+        self._env_id = env_id
         self.ended = None
         self.rewards = {}
         self.meanings = {agent: labels_of(env_id, env, self.action_spaces[agent]) for agent in self.agents}
+        counts = {agent: int(getattr(space, "n", 0)) for agent, space in self.action_spaces.items()}
+        self.keys = {
+            agent: keys_of(env_id, self.meanings[agent], count)
+            for agent, count in counts.items()
+            if 0 < count <= _MOST_KEYS
+        }
+
+    def about(self) -> dict[str, Any]:
+        """Say what is played and by whom, for policies that can read."""
+        inner = self.env.unwrapped
+        doc = type(inner).__doc__ or getattr(sys.modules.get(type(inner).__module__), "__doc__", None)
+        return {"id": self._env_id, "agents": self.agents, "doc": inspect.cleandoc(doc or "")[:_MOST_DOC]}
 
     @abstractmethod
     def reset(self, seed: int) -> dict[str, Turn]:

@@ -32,6 +32,10 @@ class HumanSeat(Seat):
         """Take the seat."""
         super().__init__(operator, agent, game)
         self.config = config
+        if config.keys and self.moves.count:
+            keys = {action: key for key, action in config.keys.items()}
+            known = self.moves.keys or [None] * self.moves.count
+            self.moves.keys = [keys.get(action, known[index]) for index, action in enumerate(self.moves.actions)]
         self._condition = threading.Condition()
         self._turn: Turn | None = None
         self._move: Any = None
@@ -60,7 +64,10 @@ class HumanSeat(Seat):
             return Decision(self._move)
 
     def offer(self, given: Any) -> dict[str, Any]:
-        """Take a move: an action, its name or its key. Return what was understood; RequestError if it is illegal."""
+        """Take a move: an action, its name or a key of the config. Return what was understood.
+
+        RequestError if it is illegal.
+        """
         with self._condition:
             if self._turn is None:
                 raise RequestError(f"it is not the turn of {self.agent}")
@@ -75,6 +82,15 @@ class HumanSeat(Seat):
             self._move = action
             self._condition.notify_all()
             return {"type": "accepted", "agent": self.agent, "action": action, "label": label}
+
+    def action_of(self, key: Any) -> Any:
+        """Return the action that a key plays; RequestError if there is none."""
+        moves = self.moves.legal_moves(None) or []
+        found = [move["action"] for move in moves if key is not None and move["key"] == key]
+        if not found:
+            known = ", ".join(str(move["key"]) for move in moves if move["key"] is not None)
+            raise RequestError(f"key {key!r} plays no action; the keys are: {known or 'none'}")
+        return found[0]
 
     def withdraw(self) -> dict[str, Any]:
         """Forget a move that is not confirmed yet."""
@@ -91,12 +107,10 @@ class HumanSeat(Seat):
     def _understood(self, given: Any) -> Any:
         if not isinstance(given, str):
             return given
-        if given in self.config.keys:
-            return self.config.keys[given]
         legal = self.moves.legal_moves(None) or []
         named = [move["action"] for move in legal if move["label"].lower() == given.lower()]
-        if len(named) == 1:
-            return named[0]
+        if given in self.config.keys or len(named) == 1:
+            return self.config.keys.get(given, named[0] if named else None)
         if given.lstrip("-").isdigit():
             return int(given)
         raise RequestError(f"move {given!r} is no action: give its number, its name or its key")

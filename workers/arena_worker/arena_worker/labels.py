@@ -1,10 +1,10 @@
-"""The names of discrete actions, for people, for passive agents and for language models."""
+"""The names, keys and places of discrete actions, for people, for passive agents and for language models."""
 
 from typing import Any
 
-from mosaic_worker.meanings import action_meanings
+from mosaic_worker.meanings import action_meanings, find_noop
 
-__all__ = ["labels_of"]
+__all__ = ["keys_of", "labels_of", "layout_of"]
 
 _LUNAR = ["idle", "fire left engine", "fire main engine", "fire right engine"]
 _MPE = ["no_action", "left", "right", "down", "up"]
@@ -28,6 +28,58 @@ _KNOWN = {
     "connect_four": [f"column {column + 1}" for column in range(7)],
 }
 """By how the name of an environment begins; only where the environment does not say it itself."""
+
+_ARROWS = {
+    "left": "left",
+    "turn left": "left",
+    "west": "left",
+    "right": "right",
+    "turn right": "right",
+    "east": "right",
+    "up": "up",
+    "north": "up",
+    "forward": "up",
+    "down": "down",
+    "south": "down",
+    "backward": "down",
+}
+_DIGITS = range(10)
+_TAKEN = "qjk?"
+"""Keys that a terminal uses itself."""
+_LAYOUTS: dict[str, dict[str, Any]] = {
+    "tictactoe": {"rows": 3, "columns": 3, "cells": {str(cell): [cell % 3, cell // 3] for cell in range(9)}},
+    "connect_four": {"rows": 6, "columns": 7, "cells": {str(column): [0, column] for column in range(7)}},
+}
+"""Boards on which an action is a place: rows from the top, columns from the left."""
+
+
+def layout_of(env_id: str) -> dict[str, Any] | None:
+    """Return where each action lies on the board, [row, column]; None if it has none. Connect four drops from row 0."""
+    name = env_id.replace("/", ".").rpartition(".")[2]
+    return next((layout for start, layout in _LAYOUTS.items() if name.startswith(start)), None)
+
+
+def keys_of(env_id: str, labels: list[str] | None, count: int) -> list[str | None]:
+    """Return a key for each action: arrows for directions, a letter of the name, a digit, or None.
+
+    On a board the digits count the places in reading order.
+    """
+    layout = layout_of(env_id)
+    if layout is not None:
+        places = sorted(layout["cells"].items(), key=lambda each: each[1])
+        digits = {int(action): str(number) for number, (action, _) in enumerate(places, start=1)}
+        return [digits.get(action) for action in range(count)]
+    if labels is None:
+        return [str(action) if action in _DIGITS else None for action in range(count)]
+    noop, found = find_noop(labels), list[str | None]()
+    for action, label in enumerate(labels):
+        word = label.lower().replace("_", " ")
+        wanted = [_ARROWS[word]] if word in _ARROWS else []
+        wanted += ["space"] if action == noop else []
+        wanted += [letter for letter in word if letter.isalpha() and letter not in _TAKEN]
+        wanted += [str(action)] if action in _DIGITS else []
+        found.append(next((key for key in wanted if key not in found), None))
+    return found
 
 
 def labels_of(env_id: str, env: Any, space: Any) -> list[str] | None:

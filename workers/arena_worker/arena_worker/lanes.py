@@ -32,6 +32,8 @@ class Lane:
         self.generation = 0
         """Grows with every episode, so that answers to an abandoned one are recognised."""
         self.is_playing = False
+        self.due = 0.0
+        """When its next step may be taken."""
 
     def start(
         self, episode: int, seeds: Seeds, seats: dict[str, Seat], *, keeps_steps: bool, video: Video | None
@@ -46,6 +48,8 @@ class Lane:
         self.length = 0
         self.totals = dict.fromkeys(self.game.agents, 0.0)
         self.failures: list[dict[str, Any]] = []
+        self.reports: dict[str, Any] = {}
+        """What policies told last about their part in the episode, by agent."""
         self.tried: dict[str, int] = {}
         self.actions: dict[str, Any] = {}
         self.turns: dict[str, Turn] = {}
@@ -108,6 +112,7 @@ class Lane:
         if ended in {"max_steps", "forfeit", "failed"}:
             for agent, reward in self.game.late_rewards().items():
                 self.totals[agent] += reward
+        told = {"reports": self.reports} if self.reports else {}
         return {
             "episode": self.episode,
             "env_seed": self.env_seed,
@@ -118,6 +123,7 @@ class Lane:
             "winners": self._winners(ended),
             "failures": self.failures,
             "action_hash": self._hash.hexdigest(),
+            **told,
             "timing": {"s": round(time.monotonic() - self._began, 4)},
         }
 

@@ -4,6 +4,7 @@ Requests come over the attempt's channel. Each is answered at once with what was
 board follows as replies of type `board`, which carry the id of the request.
 """
 
+import os
 import threading
 from typing import Any
 
@@ -31,13 +32,16 @@ class ManualArena(InteractiveWorker):
         config = context.config
         if len(config.lineups) > _MOST_BOARDS:
             raise ConfigError(f"lineups: {len(config.lineups)} do not fit side by side; give at most {_MOST_BOARDS}")
-        frames, drawing = make_lane(context), threading.Lock()
+        grid, drawing = make_lane(context), threading.Lock()
+        is_grid = config.fastlane_settings(os.environ).mode == "grid"
         one = config.model_copy(update={"lanes": 1})
         self._episode = -1
         self._boards: dict[str, Board] = {}
         for index, lineup in enumerate(config.lineups):
+            frames = grid if is_grid else make_lane(context, index)
             game = make_game(config.environment, frames, index)
             board = Board(one, lineup, game, context.uses, context.run_dir, context.emitter, drawing)
+            board.stream = frames.stream if frames.wants_frames else None
             self._boards[lineup.name] = board
         for board in self._boards.values():
             board.start()
@@ -46,7 +50,8 @@ class ManualArena(InteractiveWorker):
         """Carry out a command of manual mode."""
         identity = request.get("id")
         if command == "boards":
-            return {"type": "boards", "boards": {name: board.lineup.agents for name, board in self._boards.items()}}
+            boards = {name: board.lineup.agents for name, board in self._boards.items()}
+            return {"type": "boards", "boards": boards, "latest": {n: b.latest for n, b in self._boards.items()}}
         if command == "reset":
             return self._reset(request, identity)
         if command == "step":
@@ -63,7 +68,9 @@ class ManualArena(InteractiveWorker):
             return self._each(request, identity, command, lambda board: setattr(board, "rate", None))
         if command in {"human_input", "cancel_input"}:
             seat = self._person(request)
-            return seat.withdraw() if command == "cancel_input" else seat.offer(_move(request))
+            if command == "cancel_input":
+                return seat.withdraw()
+            return seat.offer(seat.action_of(request["key"]) if "key" in request else _move(request))
         return None
 
     def close(self) -> None:
@@ -123,7 +130,7 @@ def _move(request: dict[str, Any]) -> Any:
     for name in ("action", "move"):
         if name in request:
             return request[name]
-    raise RequestError("human_input needs action: its number, its name or its key")
+    raise RequestError("human_input needs action (its number or its name) or key")
 
 
 def _whole(request: dict[str, Any], name: str, default: int) -> int:

@@ -1,6 +1,7 @@
 """The policies of a shard: starts their processes, seats them, and starts one again that has died."""
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mosaic_worker.config import describe, near
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import ConfigError, InfrastructureError
 
-__all__ = ["Policies", "RefusedError", "operators_of"]
+__all__ = ["Policies", "RefusedError", "SpentError", "operators_of"]
 
 _JOIN_SEED = 0
 
@@ -29,6 +30,10 @@ class RefusedError(Exception):
         self.operator = operator
         self.agent = agent
         super().__init__(message)
+
+
+class SpentError(RefusedError):
+    """An operator will not decide any more in this experiment: what it may use up is used up."""
 
 
 def operators_of(lineup: LineupConfig, agents: Sequence[str]) -> dict[str, str]:
@@ -94,7 +99,7 @@ class Policies:
         except PolicyError as error:
             raise InfrastructureError(f"operator {operator} could not be started again: {error}") from error
 
-    def retire(self, keep: set[str]) -> None:
+    def retire(self, keep: AbstractSet[str]) -> None:
         """Stop the operators that are not needed any more."""
         for operator in [name for name in self._processes if name not in keep]:
             for key in [key for key in self._seats if key[0] == operator]:
@@ -140,8 +145,9 @@ class Policies:
         try:
             process = self._processes.get(operator) or self._start(operator)
             seat = PolicySeat(operator, agent, game, process, self._config.lanes)
+            seat.experiment = self._config.experiment
             seat.join(_JOIN_SEED, deadlines.start_s)
-            if sights.turns.get(agent):
+            if sights.turns.get(agent) and not seat.is_asynchronous:
                 way = probe(seat, sights.turns[agent], deadlines.action_s)
                 self._emitter.emit("probe", operator=operator, agent=agent, way=way, fingerprint=seat.fingerprint)
         except PolicyError as error:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from mosaic_worker.errors import WorkerError
 __all__ = ["Answer", "PolicyError", "PolicyProcess"]
 
 _LEFT_OUT = ("MOSAIC_", "PYTHON", "VIRTUAL_ENV")
+_SHARED = "MOSAIC_SHARED_DIR"
+"""The one variable of ours that a policy is given, too: a folder that all workers of a host share."""
 _EXACT = {"MKL_CBWR": "AVX2,STRICT", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """One thread and fixed code paths, so that a decision has the same bits wherever it is made."""
 _UNASKED = frozenset({"init", "ready", "waiting_for_human"})
@@ -29,10 +32,11 @@ _TICK_S = 0.5
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """An address in memory differs from process to process, and a record must not."""
 _CHUNK = 1 << 16
+_SHORT, _MAX_KNOWN = 64, 256
 
 
 class PolicyError(WorkerError):
-    """A policy did not decide; `kind` is raised, hung, died, illegal or refused."""
+    """A policy did not decide; `kind` is raised, hung, died, illegal, refused, or what the policy itself calls it."""
 
     def __init__(self, kind: str, message: str) -> None:
         """Keep both."""
@@ -40,9 +44,12 @@ class PolicyError(WorkerError):
         super().__init__(_ADDRESS.sub("", message))
 
 
-@dataclass
+@dataclass(slots=True)
 class Answer:
-    """A request that was sent: what it was for, and until when an answer is waited for."""
+    """A request that was sent: what it was for, and until when an answer is waited for.
+
+    The reply to it may be shared with others like it, so nobody changes it.
+    """
 
     purpose: Any
     deadline: float
@@ -67,7 +74,7 @@ class PolicyProcess:
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "worker.json"
         config.write_bytes(encode(document))
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(_LEFT_OUT)}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_LEFT_OUT) or key == _SHARED}
         self._popen = subprocess.Popen(
             [*argv, "--config", str(config), "--interactive"],
             stdin=subprocess.PIPE,
@@ -82,11 +89,19 @@ class PolicyProcess:
         os.set_blocking(self._to, False)
         self._buffer = b""
         self._awaited: deque[Answer] = deque()
+        self._known: dict[bytes, dict[str, Any]] = {}
+        self._by_id: dict[int, Answer] = {}
+        """Requests to a policy that answers in any order, oldest first."""
+        self.numbers = count(1)
+        """The ids of such requests, whichever seat asks."""
 
     # Asking, with or without waiting.
 
-    def post(self, line: bytes, purpose: Any, timeout_s: float, what: str) -> None:
-        """Send a request whose answer `collect` will give; answers come in the order of requests."""
+    def post(self, line: bytes, purpose: Any, timeout_s: float, what: str, number: int | None = None) -> None:
+        """Send a request whose answer `collect` will give.
+
+        Answers come in the order of requests, but for a request whose `id` is `number`: its answer may come any time.
+        """
         deadline = time.monotonic() + timeout_s
         line += b"\n"
         try:
@@ -100,7 +115,11 @@ class PolicyProcess:
                     break
         except BrokenPipeError:
             pass  # it has ended, and may have said why: `collect` reads that first
-        self._awaited.append(Answer(purpose, deadline, what))
+        answer = Answer(purpose, deadline, what)
+        if number is None:
+            self._awaited.append(answer)
+        else:
+            self._by_id[number] = answer
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send a request and wait for its answer; PolicyError if it is an error or does not come."""
@@ -114,16 +133,21 @@ class PolicyProcess:
     @property
     def is_awaited(self) -> bool:
         """Whether an answer is still to come."""
-        return bool(self._awaited)
+        return bool(self._awaited or self._by_id)
 
     @property
     def awaited(self) -> Answer | None:
-        """The oldest request that is not answered yet."""
-        return self._awaited[0] if self._awaited else None
+        """The request that is not answered yet and is overdue first."""
+        first = self._awaited[0] if self._awaited else None
+        if not self._by_id:  # the usual policy, asked thousands of times a second
+            return first
+        any_order = next(iter(self._by_id.values()))
+        return any_order if first is None or any_order.deadline < first.deadline else first
 
     def patience(self) -> float:
         """Seconds until the oldest answer is overdue."""
-        return self._awaited[0].deadline - time.monotonic() if self._awaited else 3600.0
+        awaited = self.awaited
+        return awaited.deadline - time.monotonic() if awaited is not None else 3600.0
 
     def wait(self) -> list[tuple[Answer, dict[str, Any]]]:
         """Wait a moment for answers; PolicyError if one is overdue or will never come."""
@@ -141,16 +165,29 @@ class PolicyProcess:
         found = []
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for line in lines:
-            reply = _parse(line)
-            if reply.get("type") in _UNASKED or not self._awaited:
-                continue
-            found.append((self._awaited.popleft(), reply))
+            reply = self._known.get(line) or self._read(line)
+            answer = self._by_id.pop(reply["id"], None) if type(reply.get("id")) is int else None
+            if answer is None:
+                if reply.get("type") in _UNASKED or not self._awaited:
+                    continue
+                answer = self._awaited.popleft()
+            found.append((answer, reply))
         return found
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        """Parse an answer. Short ones are remembered: a policy with a few actions has a few answers."""
+        reply = _parse(line)
+        if len(line) <= _SHORT:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[line] = reply
+        return reply
 
     def require_in_time(self) -> None:
         """Raise if the oldest answer is overdue."""
-        if self._awaited and time.monotonic() >= self._awaited[0].deadline:
-            raise PolicyError("hung", f"operator {self.name} did not answer {self._awaited[0].what} in time")
+        awaited = self.awaited
+        if awaited is not None and time.monotonic() >= awaited.deadline:
+            raise PolicyError("hung", f"operator {self.name} did not answer {awaited.what} in time")
 
     # The end.
 

@@ -13,15 +13,15 @@ from arena_worker.actions import Moves
 from arena_worker.config import ArenaConfig, LineupConfig, ReplayConfig
 from arena_worker.games import Game, make_game
 from arena_worker.lanes import Lane
-from arena_worker.policies import Policies, RefusedError
+from arena_worker.policies import Policies, RefusedError, SpentError
 from arena_worker.probe import look_around
 from arena_worker.records import EPISODES, Records
 from arena_worker.replay import ReplayError, compare, replay_actions
-from arena_worker.seats import Seat
+from arena_worker.seats import PolicySeat, Seat
 from arena_worker.seeds import Seeds
 from arena_worker.table import Table
 from mosaic_worker.context import RunContext
-from mosaic_worker.errors import ConfigError
+from mosaic_worker.errors import ConfigError, WorkerError
 from mosaic_worker.frames.fastlane import FOLDER, FastLane
 
 Report = Callable[[dict[str, Any], Lane], None]
@@ -40,10 +40,23 @@ def preflight(config: ArenaConfig) -> dict[str, Any]:
     return {"task": f"{len(config.lineups)} lineups on {config.environment.id}", "agents": agents, "episodes": episodes}
 
 
-def make_lane(context: RunContext[ArenaConfig]) -> FastLane:
-    """Make the FastLane of the run; videos of chosen episodes are the arena's own."""
+def make_lane(context: RunContext[ArenaConfig], board: int | None = None) -> FastLane:
+    """Make the FastLane of the run, or of one board; videos of chosen episodes are the arena's own.
+
+    In manual mode every step is drawn: two moves may follow each other at once, and a person has to see both.
+    """
     settings = context.config.fastlane_settings(os.environ)
-    return FastLane(settings, os.environ.get(FOLDER), run_dir=context.run_dir, emitter=context.emitter)
+    stream = "main"
+    if board is not None and settings.mode == "single":
+        settings, stream = settings.model_copy(update={"slot": board}), f"board-{board}"
+    return FastLane(
+        settings,
+        os.environ.get(FOLDER),
+        stream=stream,
+        every_step=context.config.mode == "manual",
+        run_dir=context.run_dir,
+        emitter=context.emitter,
+    )
 
 
 def run(context: RunContext[ArenaConfig]) -> dict[str, Any]:
@@ -67,6 +80,9 @@ class Shard:
         self._records = Records(context.run_dir)
         self._frames = make_lane(context)
         self._games: list[Game] = []
+        self._pictures = False
+        self._spent: dict[str, str] = {}
+        """Why lineups were not played to their end."""
         self._step = 0
         self._play_s = 0.0
         self._counts = {"episodes": 0, "failures": 0, "refused": 0}
@@ -92,6 +108,8 @@ class Shard:
                     self._play(lineup, todo)
         finally:
             self._close()
+        if self._spent:
+            raise WorkerError("; ".join(f"lineup {name} was stopped: {why}" for name, why in self._spent.items()))
         return {
             **self._counts,
             "steps": self._step,
@@ -178,15 +196,27 @@ class Shard:
         except RefusedError as error:
             self._refuse(lineup, episodes, error)
             return
+        if any(isinstance(seat, PolicySeat) and seat.wants_pictures for seat in seats.values()):
+            self._show_pictures()
         numerics = {**_numerics(seats), "environment": self._sights.fingerprint}
         lanes = [Lane(index, self._game(index)) for index in range(min(self._config.lanes, len(episodes)))]
         stop = self._context.stop
 
+        left = set(episodes)
+
         def report(record: dict[str, Any], lane: Lane) -> None:
+            left.discard(record["episode"])
             (then or self._report)({"lineup": lineup.name, **record, "numerics": numerics}, lane)
 
         began = time.monotonic()
-        Table(self._config, seats, lanes, self._policies, stop.check, report).play(episodes)
+        try:
+            Table(self._config, seats, lanes, self._policies, stop.check, report).play(episodes)
+        except RefusedError as error:
+            self._policies.retire(self._config.operators.keys() - {error.operator})  # its answers are still under way
+            if isinstance(error, SpentError):  # these episodes are not played, so they have no records
+                self._spent[lineup.name] = str(error)
+            else:
+                self._refuse(lineup, sorted(left), error)
         self._play_s += time.monotonic() - began
 
     def _report(self, record: dict[str, Any], lane: Lane) -> None:
@@ -247,9 +277,16 @@ class Shard:
             }
             self._keep(record, None)
 
+    def _show_pictures(self) -> None:
+        """Make the environments again, such that they render: a policy wants to see them."""
+        if not self._pictures:
+            self._pictures = True
+            while self._games:
+                self._games.pop().close()
+
     def _game(self, index: int) -> Game:
         while len(self._games) <= index:
-            render = bool(self._config.record.videos)
+            render = self._pictures or bool(self._config.record.videos)
             game = make_game(self._config.environment, self._frames, len(self._games), render=render)
             self._games.append(game)
         return self._games[index]

@@ -41,7 +41,7 @@ class Seat:
         """Take the seat of an agent."""
         self.operator = operator
         self.agent = agent
-        self.moves = Moves(game.action_spaces[agent], game.meanings[agent])
+        self.moves = Moves(game.action_spaces[agent], game.meanings[agent], game.keys.get(agent))
         self.fingerprint = operator
 
     def leave(self) -> None:
@@ -83,15 +83,23 @@ class PolicySeat(Seat):
         """The numbers of rows that a batch may have, if that matters: it is then filled up to the next of them."""
         self.is_able = False
         """Whether it can be asked in batches."""
+        self.is_asynchronous = False
+        """Whether it is asked about each lane as soon as possible, and answers in any order."""
+        self.decision_s = 0.0
+        """How long a decision may take by the policy's own limits."""
+        self.wants_pictures = False
+        self.experiment: str | None = None
         self._begins = False
         self._wanted = lanes
         self.probe_lane = lanes + BATCH
         """The first of the lanes that the probe uses. Below are those in which rows are played that fill a batch up."""
         self._game = game
         self._name = encode(agent).decode()
+        self.purpose = f"select_action of {agent}"
         self._slots: Slots | None = None
         self._region = 0
         self._used = 0
+        self._ready: dict[int, _Ready] = {}
 
     def join(self, seed: int, start_s: float) -> None:
         """Have the policy prepare for this agent; PolicyError if it refuses."""
@@ -106,10 +114,23 @@ class PolicySeat(Seat):
                 Path(self._slots.path).unlink(missing_ok=True)
         if ready.get("type") not in {"agent_ready", "agent_initialized"}:
             raise PolicyError("raised", f"init_agent was answered with {str(ready)[:120]}")
+        if ready.get("slots") is not True:  # it does not read shared memory
+            self.leave()
         granted = ready.get("lanes") or 0
         self._begins = granted >= 1
         self.is_able = granted >= self.probe_lane + BATCH
         self.lanes = self._wanted if self.is_able else 1
+        self._learn(ready)
+
+    def _learn(self, ready: dict[str, Any]) -> None:
+        """Take in what a policy says about itself."""
+        self.is_asynchronous = ready.get("asynchronous") is True and self.is_able
+        self.wants_pictures = "picture" in (ready.get("wants") or ())
+        if isinstance(ready.get("decision_s"), int | float):
+            self.decision_s = float(ready["decision_s"])
+        if self.is_asynchronous:
+            self.leave()  # a place in shared memory is used again before a slow answer is there
+            self.fingerprint = str(ready.get("fingerprint") or self.operator)
 
     def begin(self, lane: int, seed: int, episode: int) -> bytes:
         """Return the request with which an episode begins."""
@@ -128,10 +149,32 @@ class PolicySeat(Seat):
             request = {"cmd": "begin_episode", "agent": self.agent, "seed": 0, "episode": 0, "lane": lane}
             self.process.ask(request, timeout_s)
 
+    def question(self, lane: int, turn: Turn, step: int, picture: Any) -> tuple[bytes, int]:
+        """Return the request for a decision that may be answered any time, and the id of its answer."""
+        number = next(self.process.numbers)
+        request = {
+            "cmd": "select_action",
+            "id": number,
+            "agent": self.agent,
+            "lane": lane,
+            "step": step,
+            "observation": self._wire(turn.observation, 0)[0],
+        }
+        if turn.mask is not None:
+            request["action_mask"] = self._wire(np.asarray(turn.mask), 0)[0]
+        if picture is not None:
+            request["picture"] = as_base64(np.ascontiguousarray(picture))
+        return encode(request), number
+
     def request(self, lanes: Sequence[int], turns: Sequence[Turn], *, probabilities: bool = False) -> bytes:
         """Return the request for a decision in each lane; a batch that lacks rows is filled up."""
         self._used = (self._used + 1) % OUTSTANDING
         place = self._used * self._region
+        if len(lanes) == 1 and not probabilities and not self.sizes and self._slots is not None:
+            known = self._ready.get(lanes[0] * OUTSTANDING + self._used)
+            line = known.fill(turns[0]) if known is not None else self._prepare(lanes[0], turns[0], place)
+            if line is not None:
+                return line
         if self.batch == 1 and not self.sizes:
             head = f'"select_action","agent":{self._name},"lane":{lanes[0]},"observation":'
             tail, seen, masks = ',"action_mask":', turns[0].observation, turns[0].mask
@@ -160,8 +203,11 @@ class PolicySeat(Seat):
                 return actions
         elif kind in {"action", "action_selected"} and "action" in reply and reply.get("success") is not False:
             return [reply["action"]]
-        said = reply.get("message") or reply.get("error")
-        raise PolicyError("raised", str(said or f"{count} decisions were answered with {str(reply)[:120]}"))
+        said, named = reply.get("message") or reply.get("error"), reply.get("kind")
+        raise PolicyError(
+            named if isinstance(named, str) else "raised",
+            str(said or f"{count} decisions were answered with {str(reply)[:120]}"),
+        )
 
     def decisions(self, reply: dict[str, Any], count: int) -> list[Decision]:
         """Return what was decided in each lane, with probabilities; PolicyError if nothing was."""
@@ -171,6 +217,7 @@ class PolicySeat(Seat):
 
     def leave(self) -> None:
         """Give the shared memory back."""
+        self._ready.clear()  # its arrays lie in the file
         if self._slots is not None:
             self._slots.remove()
             self._slots = None
@@ -182,9 +229,39 @@ class PolicySeat(Seat):
             "observation_space": space_to_json(self._game.observation_spaces[self.agent]),
             "action_space": space_to_json(self._game.action_spaces[self.agent]),
             "seed": seed,
+            "environment": self._game.about(),
+            "experiment": self.experiment,
         }
         meanings = self._game.meanings[self.agent]
         return request if meanings is None else {**request, "action_meanings": meanings}
+
+    def _prepare(self, lane: int, turn: Turn, place: int) -> bytes | None:
+        """Keep the request about one lane, to be sent again and again; None if this cannot be done.
+
+        Its bytes name places in shared memory and hold no values, so neither side has to make or read them twice.
+        """
+        seen, mask, slots = turn.observation, turn.mask, self._slots
+        limit = place + self._region
+        if slots is None or not isinstance(seen, np.ndarray) or not (mask is None or isinstance(mask, np.ndarray)):
+            return None
+        many = self.batch > 1
+        plural, index = ("s", f'"lanes":[{lane}]') if many else ("", f'"lane":{lane}')
+        line = f'{{"cmd":"select_action{plural}","agent":{self._name},{index}'
+        views = []
+        for name, array in (("observation", seen), ("action_mask", mask)):
+            if array is None:
+                continue
+            if place + array.nbytes > limit:
+                return None
+            shape = (1, *array.shape) if many else array.shape
+            view = slots.place(shape, array.dtype, place)
+            view[...] = array
+            reference, place = slots.put(view, place)
+            line += f',"{name}{plural}":{encode(reference).decode()}'
+            views.append(view)
+        known = _Ready(line.encode() + b"}", views[0], views[1] if len(views) > 1 else None, seen, mask)
+        self._ready[lane * OUTSTANDING + self._used] = known
+        return known.line
 
     def _wire(self, value: Any, place: int) -> tuple[Any, int]:
         """Put arrays into shared memory; return what stands for them in the request, and the next place."""
@@ -208,6 +285,32 @@ class PolicySeat(Seat):
         options = {"folder": folder} if folder and Path(folder).is_dir() else {}
         with suppress(OSError):
             self._slots = Slots.create(OUTSTANDING * self._region, **options)
+
+
+class _Ready:
+    """A request about one lane whose bytes stay the same: what is seen is put where they say."""
+
+    def __init__(self, line: bytes, seen: Any, mask: Any, like: Any, mask_like: Any) -> None:
+        self.line = line
+        self._seen = seen
+        self._mask = mask
+        self._like = (like.dtype, like.shape)
+        self._mask_like = None if mask_like is None else (mask_like.dtype, mask_like.shape)
+
+    def fill(self, turn: Turn) -> bytes | None:
+        """Put in what is seen now; None if it has another form."""
+        seen, mask = turn
+        if type(seen) is not np.ndarray or (seen.dtype, seen.shape) != self._like:
+            return None
+        if self._mask is None:
+            if mask is not None:
+                return None
+        else:
+            if type(mask) is not np.ndarray or (mask.dtype, mask.shape) != self._mask_like:
+                return None
+            self._mask[...] = mask
+        self._seen[...] = seen
+        return self.line
 
 
 def _bytes_of(space: Any) -> int:

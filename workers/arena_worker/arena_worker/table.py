@@ -5,6 +5,7 @@ not known whose fault it was, so each episode that was under way is played again
 outcome: the record of an episode never depends on the episodes beside it.
 """
 
+import os
 import select
 import time
 from collections import deque
@@ -13,7 +14,7 @@ from typing import Any
 
 from arena_worker.config import ArenaConfig
 from arena_worker.lanes import Lane
-from arena_worker.policies import Policies
+from arena_worker.policies import Policies, RefusedError, SpentError
 from arena_worker.process import Answer, PolicyError, PolicyProcess
 from arena_worker.seats import OUTSTANDING, OwnSeat, PolicySeat, Seat
 from arena_worker.seeds import Seeds
@@ -21,6 +22,10 @@ from arena_worker.videos import Video
 
 __all__ = ["Table"]
 
+_SPIN_S = 300e-6
+"""How long an answer is looked for before the arena sleeps, if it plays one episode at a time."""
+_MOST_MISSED = 63
+"""How many waits are left out at most after looks that found nothing."""
 _TICK_S = 1.0
 """Maximum time between two looks at whether to stop, and at whether an answer is overdue."""
 
@@ -39,6 +44,8 @@ class Table:
     ) -> None:
         """Play with `seats` in `lanes`; `check` may raise, `report` gets each record."""
         self._config = config
+        self._step_s, self._action_s = config.step_s, config.deadlines.action_s
+        self._max_steps = config.environment.max_steps
         self._seats = seats
         self._policies = policies
         self._check = check
@@ -54,10 +61,17 @@ class Table:
         self._ready: deque[Lane] = deque()
         self._idle: list[Lane] = []
         self._look_at = 0.0
+        # Lanes whose moves are decided but not due yet, each with the generation of its episode.
+        self._paced: list[tuple[Lane, int]] = []
+        self._cpus = len(os.sched_getaffinity(0)) if len(self._lanes) == 1 else 0
+        self._missed = self._patient_for = 0
+        self._processes: dict[int, PolicyProcess] = {}
+        self._poll = select.poll()
 
     def play(self, episodes: Iterable[int]) -> None:
         """Play all of these episodes."""
         self._source = deque(episodes)
+        self._listen()
         self._run(self._lanes)
         while self._alone:
             self._source, self._alone = self._alone, deque()
@@ -73,6 +87,8 @@ class Table:
                     self._begin(self._idle.pop())
                 for _ in range(len(self._ready)):
                     self._move(self._ready.popleft())
+                if self._paced:
+                    self._move_paced()
                 self._send(len(lanes))
                 if not self._ready:
                     self._receive()
@@ -122,13 +138,26 @@ class Table:
     def _move(self, lane: Lane) -> None:
         if not lane.is_playing:
             return
+        if self._step_s:
+            now = time.monotonic()
+            if now < lane.due:
+                self._paced.append((lane, lane.generation))
+                return
+            lane.due = now + self._step_s
         ended = lane.move()
-        if ended is None and lane.length == self._config.environment.max_steps:
+        if ended is None and lane.length == self._max_steps:
             ended = "max_steps"
         if ended is not None:
             self._finish(lane, ended)
         else:
             self._want(lane)
+
+    def _move_paced(self) -> None:
+        """Move in the lanes whose time has come."""
+        waiting, self._paced = self._paced, []
+        for lane, born in waiting:
+            if lane.generation == born:
+                self._move(lane)
 
     def _finish(self, lane: Lane, ended: str) -> None:
         record = lane.finish(ended)
@@ -144,6 +173,11 @@ class Table:
         """Ask every policy that has enough to decide on."""
         for seat in self._asked:
             queue = self._waiting[seat.agent]
+            if not queue:
+                continue
+            while seat.is_asynchronous and queue:
+                if (lane := queue.popleft()).is_playing:
+                    self._ask_alone(seat, lane)
             # Two batches, of half of the lanes each, keep both sides busy.
             limit = min(seat.batch, max(seat.least, (lanes + 1) // 2))
             while queue and self._under_way[seat.agent] < OUTSTANDING:
@@ -159,25 +193,67 @@ class Table:
         purpose = (seat, indices, [(lane, lane.generation) for lane in batch])
         line = seat.request(indices, [lane.turns[agent] for lane in batch])
         try:
-            seat.process.post(line, purpose, self._config.deadlines.action_s, f"select_action of {seat.agent}")
+            seat.process.post(line, purpose, self._action_s, seat.question)
+        except PolicyError as error:
+            raise _BrokenError(seat.process, error, purpose) from error
+        self._under_way[seat.agent] += 1
+
+    def _ask_alone(self, seat: PolicySeat, lane: Lane) -> None:
+        """Ask about one lane, whose answer may come any time and holds nobody up."""
+        purpose = (seat, [lane.index], [(lane, lane.generation)])
+        picture = lane.game.render() if seat.wants_pictures else None
+        line, number = seat.question(lane.index, lane.turns[seat.agent], lane.length, picture)
+        timeout_s = max(seat.decision_s, self._config.deadlines.action_s)
+        try:
+            seat.process.post(line, purpose, timeout_s, seat.purpose, number)
         except PolicyError as error:
             raise _BrokenError(seat.process, error, purpose) from error
         self._under_way[seat.agent] += 1
 
     def _receive(self) -> None:
         """Wait for answers, and take those that have come; now and then see whether one is overdue."""
-        processes = {seat.process.fd: seat.process for seat in self._asked}
-        if not any(process.is_awaited for process in processes.values()):
+        awaited = sum(process.is_awaited for process in self._processes.values())
+        if not self._paced and not awaited:
             return
-        ready = select.select(processes, [], [], _TICK_S)[0]
-        for fd in ready:
-            self._take(processes[fd])
+        patience = _TICK_S
+        if self._paced:
+            patience = max(0.0, min(patience, min(lane.due for lane, _ in self._paced) - time.monotonic()))
+        # Not if that took the CPU from one of them.
+        ready = self._watch_closely() if 0 < awaited < self._cpus else []
+        ready = ready or self._poll.poll(1000 * patience)
+        for fd, _ in ready:
+            self._take(self._processes[fd])
         now = time.monotonic()
         if not ready or now >= self._look_at:
             self._look_at = now + _TICK_S
-            for process in processes.values():
+            for process in self._processes.values():
                 if process.patience() <= 0:
                     self._take(process, late=True)
+
+    def _watch_closely(self) -> list[tuple[int, int]]:
+        """Look again and again for a moment: to sleep and be woken takes longer than most decisions.
+
+        Looks that find nothing in time are a waste, so they become rarer.
+        """
+        if self._patient_for:
+            self._patient_for -= 1
+            return []
+        until = time.perf_counter() + _SPIN_S
+        poll = self._poll.poll
+        while not (ready := poll(0)):
+            if time.perf_counter() >= until:
+                self._missed = min(2 * self._missed + 1, _MOST_MISSED)
+                self._patient_for = self._missed
+                return []
+        self._missed = 0
+        return ready
+
+    def _listen(self) -> None:
+        """Watch the output of every policy."""
+        self._processes = {seat.process.fd: seat.process for seat in self._asked}
+        self._poll = select.poll()
+        for fd in self._processes:
+            self._poll.register(fd, select.POLLIN)
 
     def _take(self, process: PolicyProcess, *, late: bool = False) -> None:
         awaited = process.awaited
@@ -201,9 +277,15 @@ class Table:
                 for lane, _ in live:
                     self._fail(lane, seat, PolicyError("raised", str(reply.get("message"))), at_start=True)
             return
+        if isinstance(reply.get("report"), dict):
+            for lane, _ in live:
+                lane.reports[seat.agent] = reply["report"]
         try:
             actions = seat.actions(reply, len(entries))
         except PolicyError as error:
+            if seat.is_asynchronous and error.kind in {"refused", "spent"}:
+                ending = RefusedError if error.kind == "refused" else SpentError
+                raise ending(seat.operator, seat.agent, f"operator {seat.operator}: {error}") from error
             if self._is_alone or len(entries) == 1:
                 for lane, _ in live:
                     self._fail(lane, seat, error)
@@ -261,6 +343,7 @@ class Table:
     def _mend(self, broken: "_BrokenError", lanes: list[Lane]) -> None:
         """Start a policy anew that hangs or has died."""
         self._policies.restart(broken.process)
+        self._listen()
         for seat in self._asked:
             if seat.process.name == broken.process.name:
                 self._under_way[seat.agent] = 0

@@ -1,6 +1,7 @@
 """Manual mode: boards side by side in lock-step, a person among the players, and what each saw and answered."""
 
 import json
+import struct
 import subprocess
 import time
 
@@ -92,7 +93,7 @@ def test_boards_are_reset_and_stepped_together_and_a_dead_one_blocks_nobody(aren
     assert {reply["seed"] for reply in began.values()} == {7}
     seen = [reply["turns"]["agent"]["observation"] for reply in began.values()]
     assert seen[0] == seen[1] == seen[2], "one seed, one beginning"
-    legal = [{"action": 0, "label": "left"}, {"action": 1, "label": "right"}]
+    legal = [{"action": 0, "label": "left", "key": "left"}, {"action": 1, "label": "right", "key": "right"}]
     assert began["own"]["turns"]["agent"]["legal_moves"] == legal
     talk.tell(cmd="step", n=4, id=2)
     steps = talk.wait(4, board="random", status="step")
@@ -157,4 +158,21 @@ def test_a_person_who_does_not_move_has_the_declared_default_played(arena, sessi
     assert talk.wait(status="failure")[0]["kind"] == "hung"
     (moved,) = talk.wait(status="step")
     assert moved["moved"]["agent"]["label"] == "done"
+    talk.stop()
+
+
+def test_each_board_has_a_stream_that_shows_every_step(arena, session, tmp_path):
+    operators = {"own": {"worker": "random"}, "still": {"worker": "noop"}}
+    config = arena.shard("FrozenLake-v1", operators, fastlane_video_mode="single")
+    talk = session(config, MOSAIC_FASTLANE_DIR=str(tmp_path))
+    streams = {reply["board"]: reply["stream"] for reply in talk.wait(2, status="ready")}
+    assert streams == {"own": "board-0", "still": "board-1"}
+    talk.tell(cmd="reset", seed=3)
+    talk.wait(2, status="reset")
+    talk.tell(cmd="step", n=3)
+    talk.wait(2, step=2)
+    for stream in streams.values():
+        assert struct.unpack_from("<Q", (tmp_path / f"{stream}.ring").read_bytes(), 8 * 11)[0] >= 3, (
+            "no step is left out"
+        )
     talk.stop()

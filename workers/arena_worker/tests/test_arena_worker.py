@@ -54,6 +54,17 @@ def test_records_are_the_same_for_every_number_of_lanes_and_shards(arena):
     assert left_behind(str(arena.folder)) == []
 
 
+def test_paced_episodes_wait_between_steps_side_by_side_and_have_the_same_records(arena):
+    config = arena.shard("CartPole-v1", {"random": RANDOM, "own": {"worker": "random"}}, episodes=3, lanes=3)
+    _, quick = arena.run("quick", config)
+    ended, slow = arena.run("slow", {**config, "step_s": 0.02})
+    assert slow == quick
+    lengths = {name: [each["length"] for each in slow if each["lineup"] == name] for name in ("random", "own")}
+    played = ended["run_completed"][0]["summary"]["play_s"]
+    assert played >= 0.02 * sum(max(each) - 1 for each in lengths.values())
+    assert played < sum(each["timing"]["s"] for each in ended["episode"]), "they are played side by side"
+
+
 def test_turns_and_simultaneous_moves_are_played_with_masks_in_one_or_several_lanes(arena):
     for env_id, family, agents in (
         ("tictactoe_v3", "aec", {"player_1": "random", "player_2": "own"}),

@@ -15,7 +15,7 @@ import numpy as np
 
 from mosaic_worker.errors import RequestError
 
-__all__ = ["SMALL", "Slots", "as_base64", "read_arrays", "stack", "unstack"]
+__all__ = ["SMALL", "Slots", "as_base64", "is_in_slot", "read_arrays", "stack", "unstack"]
 
 SMALL = 128
 """Bytes up to which an array is written as a list: a few numbers are read as fast as a reference."""
@@ -66,16 +66,23 @@ class Slots:
         reference = {"slot": {"offset": offset, "shape": array.shape, "dtype": array.dtype.str}}
         return reference, -(-end // _ALIGNED) * _ALIGNED
 
+    def place(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> np.ndarray[Any, Any]:
+        """Return the array at `offset` itself, to be written again and again; let go of it before `remove`."""
+        return np.ndarray(shape, dtype, self._memory, offset)
+
     def get(self, reference: Any) -> np.ndarray[Any, Any]:
         """Copy the array of a reference; RequestError if it does not lie in the file."""
+        return self.view(reference).copy()  # the next request overwrites it, and a policy may keep what it saw
+
+    def view(self, reference: Any) -> np.ndarray[Any, Any]:
+        """Return the array of a reference itself; RequestError if it does not lie in the file."""
         try:
             dtype, offset = np.dtype(reference["dtype"]), reference["offset"]
             if dtype.hasobject or offset < 0:  # numpy would follow a pointer, or read what lies before the file
                 raise ValueError("not numbers, or not in the file")
-            view = np.ndarray(tuple(reference["shape"]), dtype, self._memory, offset)
+            return np.ndarray(tuple(reference["shape"]), dtype, self._memory, offset)
         except (TypeError, ValueError, KeyError) as error:
             raise RequestError(f"slot: {reference!r} is no array in {self.size} bytes: {error}") from error
-        return view.copy()  # the next request overwrites the file, and a policy may keep what it saw
 
     def remove(self) -> None:
         """Unmap the file and remove it."""
@@ -97,7 +104,7 @@ def read_arrays(value: Any, slots: Slots | None) -> Any:
     """Replace the references to arrays in a value of a request, also those in parts of a dict, by the arrays."""
     if not isinstance(value, dict):
         return value
-    if "slot" in value and len(value) == 1:
+    if is_in_slot(value):
         if slots is None:
             raise RequestError("slot: no file was named; give slots to init_agent, or send the array as b64")
         return slots.get(value["slot"])
@@ -108,6 +115,11 @@ def read_arrays(value: Any, slots: Slots | None) -> Any:
         except (TypeError, ValueError, KeyError) as error:
             raise RequestError(f"b64: not an array: {error}") from error
     return {key: read_arrays(part, slots) for key, part in value.items()}
+
+
+def is_in_slot(value: Any) -> bool:
+    """Whether a value of a request is one array in the file of shared memory."""
+    return isinstance(value, dict) and len(value) == 1 and "slot" in value
 
 
 def stack(values: list[Any]) -> Any:

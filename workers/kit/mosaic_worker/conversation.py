@@ -4,14 +4,15 @@ The requests of the original MOSAIC are understood, too: the verb may stand in `
 `player_id`.
 """
 
+import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic_core import from_json
 
-from mosaic_worker.arrays import Slots, read_arrays
+from mosaic_worker.arrays import Slots, is_in_slot, read_arrays
 from mosaic_worker.errors import RequestError, RunCancelled, WorkerError
 from mosaic_worker.interactive import InteractiveWorker
 
@@ -21,20 +22,32 @@ _VERBS = ("cmd", "command", "type")
 _KNOWN_FACTS = frozenset(
     {*_VERBS, "id", "agent", "player_id", "observation_space", "action_space", "seed", "lanes", "slots"}
 )
+_DECISION_FACTS = frozenset({*_VERBS, "id", "agent", "player_id", "observation", "action_mask", "lane", "info"})
 _MAX_LANES = 4096
+_MAX_KNOWN = 64
+_REPEATABLE = frozenset({"cmd", "agent", "lane", "lanes", "observation", "observations", "action_mask", "action_masks"})
+"""What a request may hold that is remembered by its bytes: they name places in shared memory, and no values."""
 
 
 def serve(make: Callable[[], InteractiveWorker], requests: int, send: Callable[[dict[str, Any]], None]) -> None:
     """Make the worker and answer requests from a descriptor until `stop` or the end of input."""
     worker = make()
-    conversation = Conversation(worker)
+    lock = threading.Lock()
+
+    def send_one(reply: dict[str, Any]) -> None:
+        with lock:  # answers that were put off come from other threads
+            send(reply)
+
+    conversation = Conversation(worker, send_one)
     try:
         with open(requests, "rb", closefd=False) as lines:
             for line in lines:
                 if line.isspace():
                     continue
                 reply = conversation.answer(line)
-                send(reply)
+                if reply is None:
+                    continue
+                send_one(reply)
                 if reply["type"] == "stopped":
                     return
     finally:
@@ -42,19 +55,33 @@ def serve(make: Callable[[], InteractiveWorker], requests: int, send: Callable[[
         worker.close()
 
 
+class _Known(NamedTuple):
+    """A request for decisions that was checked before: only what lies in shared memory has changed since."""
+
+    agent: str | None
+    lanes: list[int]
+    observations: Any
+    masks: Any
+    is_single: bool
+
+
 class Conversation:
     """Answers one request after the other."""
 
-    def __init__(self, worker: InteractiveWorker) -> None:
-        """Answer with a worker."""
+    def __init__(self, worker: InteractiveWorker, later: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
+        """Answer with a worker; `later` sends the answers that the worker puts off."""
         self._worker = worker
+        self._later = later
         kind = type(worker)
         self._begins = kind.begin_episode is not InteractiveWorker.begin_episode
         self._batches = kind.select_actions is not InteractiveWorker.select_actions
+        self._defers = kind.answer_later is not InteractiveWorker.answer_later
         self._lanes: dict[str | None, int] = {}
         self._slots: dict[str | None, Slots] = {}
+        self._known: dict[bytes, _Known] = {}
+        self._remembers = self._batches and kind.handle is InteractiveWorker.handle
         self._steps_left: int | None = None
-        self._commands: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        self._commands: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "ping": self._ping,
             "reset": self._reset,
             "step": self._step,
@@ -65,12 +92,17 @@ class Conversation:
             "stop": self._stop,
         }
 
-    def answer(self, line: bytes) -> dict[str, Any]:
-        """Answer one request line; errors of the request or the worker become an answer, too."""
+    def answer(self, line: bytes) -> dict[str, Any] | None:
+        """Answer one request line, or None if the answer comes later; errors become an answer, too."""
         request: dict[str, Any] = {}
+        known = self._known.get(line)
         try:
+            if known is not None:
+                return self._decide(known)
             request = _parse(line)
             reply = self._dispatch(request)
+            if self._remembers and request.keys() <= _REPEATABLE:
+                self._remember(line, request)
         except RunCancelled:
             raise
         except WorkerError as error:
@@ -78,16 +110,17 @@ class Conversation:
         except Exception as error:
             traceback.print_exc()
             reply = {"type": "error", "message": f"{type(error).__name__}: {error}"}
-        if "id" in request:
+        if reply is not None and "id" in request:
             reply["id"] = request["id"]
         return reply
 
     def close(self) -> None:
         """Unmap the files that were named."""
+        self._known.clear()  # its arrays lie in the files
         for slots in self._slots.values():
             slots.close()
 
-    def _dispatch(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _dispatch(self, request: dict[str, Any]) -> dict[str, Any] | None:
         command = next((request[key] for key in _VERBS if key in request), None)
         if isinstance(command, str):
             own = self._worker.handle(command, request)
@@ -119,6 +152,7 @@ class Conversation:
         if "action_space" not in request:
             raise RequestError("init_agent needs action_space")
         agent, seed, wanted = _agent(request), _seed(request), _whole(request, "lanes", least=1)
+        self._known.clear()
         if facts := {name: value for name, value in request.items() if name not in _KNOWN_FACTS}:
             self._worker.inform(agent, facts)
         self._worker.init_agent(request.get("observation_space"), request["action_space"], seed, agent)
@@ -129,7 +163,14 @@ class Conversation:
             self._slots[agent] = slots
         able = (_MAX_LANES if self._batches else 1) if self._begins else 0
         self._lanes[agent] = max(1, min(wanted or 1, able))
-        return {"type": "agent_ready"} if wanted is None else {"type": "agent_ready", "lanes": min(wanted, able)}
+        ready: dict[str, Any] = {"type": "agent_ready", **self._worker.introduction(agent)}
+        if self._defers:
+            ready["asynchronous"] = True
+        if wanted is not None:
+            ready["lanes"] = min(wanted, able)
+        if request.get("slots") is not None:
+            ready["slots"] = True
+        return ready
 
     def _begin_episode(self, request: dict[str, Any]) -> dict[str, Any]:
         agent, seed = _agent(request), _seed(request)
@@ -140,7 +181,7 @@ class Conversation:
         self._worker.begin_episode(agent, seed, episode, lane)
         return {"type": "episode_ready"}
 
-    def _select_action(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _select_action(self, request: dict[str, Any]) -> dict[str, Any] | None:
         if "observation" not in request:
             raise RequestError("select_action needs observation")
         agent, worker = _agent(request), self._worker
@@ -148,9 +189,15 @@ class Conversation:
         observation, mask = read_arrays(request["observation"], slots), read_arrays(request.get("action_mask"), slots)
         if "info" in request:
             worker.inform(agent, {"info": request["info"]})
+        lane = _whole(request, "lane") or 0
         if self._batches:
-            lane = _whole(request, "lane") or 0
             self._require_lane(agent, lane)
+        if self._defers and "id" in request:
+            number, later = request["id"], self._later
+            facts = {name: read_arrays(request[name], slots) for name in request if name not in _DECISION_FACTS}
+            worker.answer_later(agent, observation, lane, mask, facts, lambda reply: later({**reply, "id": number}))
+            return None
+        if self._batches:
             masks = None if mask is None else [mask]
             (action,) = worker.select_actions(agent, _only(observation), [lane], masks)
         else:
@@ -177,6 +224,31 @@ class Conversation:
         if request.get("probabilities") is True and (found := self._worker.probabilities()) is not None:
             reply["probabilities"] = found
         return reply
+
+    def _remember(self, line: bytes, request: dict[str, Any]) -> None:
+        """Remember a request that was answered and whose arrays all lie in shared memory."""
+        is_single = "observation" in request
+        seen = request.get("observation" if is_single else "observations")
+        mask = request.get("action_mask" if is_single else "action_masks")
+        agent = _agent(request)
+        slots = self._slots.get(agent)
+        if slots is None or seen is None or not is_in_slot(seen) or not (mask is None or is_in_slot(mask)):
+            return
+        if len(self._known) >= _MAX_KNOWN:  # requests that do not repeat themselves
+            self._known.clear()
+        lanes = [request.get("lane") or 0] if is_single else request["lanes"]
+        masks = None if mask is None else slots.view(mask["slot"])
+        self._known[line] = _Known(agent, lanes, slots.view(seen["slot"]), masks, is_single)
+
+    def _decide(self, known: _Known) -> dict[str, Any]:
+        """Answer a request that is known; a policy may keep what it saw, so it gets copies."""
+        agent, lanes, observations, masks, is_single = known
+        seen, masks = observations.copy(), None if masks is None else masks.copy()
+        if not is_single:
+            return {"type": "actions", "actions": self._worker.select_actions(agent, seen, lanes, masks)}
+        masks = None if masks is None else masks[None]
+        (action,) = self._worker.select_actions(agent, seen[None], lanes, masks)
+        return {"type": "action", "action": action}
 
     def _require_lane(self, agent: str | None, lane: int) -> None:
         if lane >= self._lanes.get(agent, 1):

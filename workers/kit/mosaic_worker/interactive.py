@@ -6,12 +6,15 @@ an error, and the worker continues. `docs/protocol.md`, part 5, describes the re
 """
 
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mosaic_worker.arrays import unstack
 from mosaic_worker.errors import RequestError
 
-__all__ = ["InteractiveWorker", "StepResult", "write_line"]
+__all__ = ["InteractiveWorker", "Reply", "StepResult", "write_line"]
+
+Reply = Callable[[dict[str, Any]], None]
 
 
 class StepResult(NamedTuple):
@@ -62,6 +65,20 @@ class InteractiveWorker:
         """
         masks = action_masks if action_masks is not None else [None] * len(lanes)
         return [self.select_action(unstack(observations, row), agent, masks[row]) for row in range(len(lanes))]
+
+    def answer_later(
+        self, agent: str | None, observation: Any, lane: int, action_mask: Any, facts: dict[str, Any], reply: Reply
+    ) -> None:
+        """Begin to decide in one lane, and call `reply` with the answer when it is there, from any thread.
+
+        A worker that overrides this is asked for many lanes at once and answers in any order. `facts` has what else
+        the request says. It also overrides `begin_episode` and `select_actions`, for clients that wait for each answer.
+        """
+        raise RequestError("this worker answers one request after the other")
+
+    def introduction(self, agent: str | None) -> dict[str, Any]:
+        """Return what the answer to `init_agent` says beside `lanes`, such as `fingerprint`, `decision_s`, `wants`."""
+        return {}
 
     def probabilities(self) -> Any:
         """Return the action probabilities of the last decision, a row per observation; None if there are none."""

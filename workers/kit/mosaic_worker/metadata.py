@@ -43,6 +43,19 @@ class WorkerCapabilities(BaseModel):
         description="Config fields, by dotted path, with which the worker acts in interactive mode with a model; the "
         "value `{checkpoint}` stands for the path of the model, other values are set as they are",
     )
+    evaluate_config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Config fields, by dotted path, with which a new run plays episodes with a model; `{checkpoint}` "
+        "stands for its path, `{episodes}` for their number, `{seed}` for the first seed",
+    )
+    script_config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Config fields, by dotted path, with which a run executes a shell script; `{script}` stands for "
+        "its path, `{arguments}` for its arguments, `{seed}` for the run's seed",
+    )
+    parameters_field: str = Field(
+        default="", description="Config field, by dotted path, that takes the hyperparameters of `algorithms`"
+    )
     interactive_commands: tuple[str, ...] = Field(
         default=(), description="Commands of interactive mode besides ping and stop; empty: no interactive mode"
     )

@@ -134,6 +134,9 @@ def value_from_json(space: Any, value: Any) -> Any:
 
 def values_from_json(space: Any, values: Any) -> Any:
     """Convert the joined observations of several lanes: one array with a row per lane, a dict of those, or a list."""
+    dtype = getattr(values, "dtype", None)
+    if dtype is not None and dtype == space.dtype and values.shape[1:] == space.shape:
+        return values  # it came through shared memory
     kind = _kind(space)
     if kind == "Dict":
         return {key: values_from_json(part, values[key]) for key, part in space.spaces.items()}

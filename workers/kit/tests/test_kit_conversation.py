@@ -91,9 +91,23 @@ def test_lanes_are_played_in_one_batch_in_every_form_of_arrays(slots):
     first, *answers = talk(
         Counter(), init(lanes=2, slots=where), begin(0, 10), begin(1, 20), *(batch(form) for form in forms)
     )
-    assert first == {"type": "agent_ready", "lanes": 2}
+    assert first == {"type": "agent_ready", "lanes": 2, "slots": True}
     assert [answer["type"] for answer in answers] == ["episode_ready"] * 2 + ["actions"] * 4
     assert all(answer["actions"] == [13.0, 32.0] for answer in answers[2:])
+
+
+def test_a_request_with_the_same_bytes_is_answered_by_what_lies_in_shared_memory_now(slots):
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    in_slot, _ = slots.put(rows, 64)
+    conversation = Conversation(Counter())
+    lines = [encode(init(lanes=2, slots={"path": slots.path, "size": slots.size})), encode(begin(0, 10))]
+    lines += [encode(begin(1, 20)), line := encode(batch(in_slot))]
+    assert [conversation.answer(each) for each in lines][-1]["actions"] == [13.0, 32.0]
+    slots.put(10 * rows, 64)
+    assert conversation.answer(line) == {"type": "actions", "actions": [40.0, 140.0]}
+    conversation.answer(encode(init(lanes=1, slots={"path": slots.path, "size": slots.size})))
+    assert "lane 1 is not one of the 1" in conversation.answer(line)["message"]
+    conversation.close()
 
 
 def test_one_action_is_a_batch_of_one_and_has_probabilities_if_they_are_asked_for():
@@ -198,3 +212,35 @@ def test_a_checkpoint_is_put_where_the_worker_takes_it():
 )
 def test_the_action_that_does_nothing_is_found_by_its_name(meanings, noop):
     assert find_noop(meanings) == noop
+
+
+class Slow(Counter):
+    """Puts its answers off until it is told to give them, the last one first."""
+
+    def __init__(self):
+        super().__init__()
+        self.put_off = []
+
+    def introduction(self, agent):
+        return {"decision_s": 5.0}
+
+    def answer_later(self, agent, observation, lane, action_mask, facts, reply):
+        self.put_off.append(lambda: reply({"type": "action", "action": lane, "facts": facts}))
+
+
+def test_answers_that_are_put_off_come_in_any_order_and_carry_their_id():
+    worker, later = Slow(), []
+    conversation = Conversation(worker, later.append)
+    ready = conversation.answer(encode(init(lanes=4)))
+    assert ready == {"type": "agent_ready", "lanes": 4, "decision_s": 5.0, "asynchronous": True}
+    for lane in range(2):
+        conversation.answer(encode(begin(lane, 7)))
+        ask = {"cmd": "select_action", "agent": "a", "lane": lane, "observation": [1.0], "id": 10 + lane, "step": 3}
+        assert conversation.answer(encode(ask)) is None
+    in_order = conversation.answer(encode({"cmd": "select_action", "agent": "a", "observation": [1.0]}))
+    assert in_order == {"type": "action", "action": 8.0}, "a client that waits gets its answer at once"
+    for answer in reversed(worker.put_off):
+        answer()
+    assert [(reply["id"], reply["action"]) for reply in later] == [(11, 1), (10, 0)]
+    assert later[0]["facts"] == {"step": 3}
+    conversation.close()

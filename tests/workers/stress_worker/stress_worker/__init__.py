@@ -21,6 +21,7 @@ def get_worker_metadata() -> WorkerMetadata:
             observation_spaces=(),
             supports_checkpointing=True,
             supports_resume=True,
+            evaluate_config={"models": "{checkpoint}", "events": "{episodes}", "seed": "{seed}"},
             estimated_memory_mb=64,
         ),
         example_config={"events": 100},

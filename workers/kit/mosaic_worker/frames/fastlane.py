@@ -40,13 +40,20 @@ class FastLane:
         settings: FastLaneSettings,
         folder: str | os.PathLike[str] | None,
         *,
+        stream: str = "main",
+        every_step: bool = False,
         record: RecordSettings | None = None,
         run_dir: Path | None = None,
         emitter: Emitter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Publish to a ring in `folder`, if given; record to `run_dir`. Failures are logged."""
+        """Publish to the ring `stream` in `folder`, if given; record to `run_dir`. Failures are logged.
+
+        With `every_step` no step is left out, which is for people who play.
+        """
         self._settings = settings
+        self.stream = stream
+        self._every_step = every_step
         self._folder = Path(folder) if folder else None
         self._record = record if record is not None and run_dir is not None else RecordSettings()
         self._run_dir = run_dir or Path()
@@ -60,7 +67,9 @@ class FastLane:
 
     def __reduce__(self) -> Any:
         """Make a new lane where this one is unpickled, such as in the process of one environment; it logs to stderr."""
-        return partial(FastLane, self._settings, self._folder, record=self._record, run_dir=self._run_dir), ()
+        options: dict[str, Any] = {"stream": self.stream, "every_step": self._every_step}
+        options |= {"record": self._record, "run_dir": self._run_dir}
+        return partial(FastLane, self._settings, self._folder, **options), ()
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], run_dir: Path, emitter: Emitter | None = None) -> "FastLane":
@@ -100,7 +109,7 @@ class FastLane:
             self,
             env,
             index,
-            interval=self._settings.interval_ms / 1000 if is_shown else math.inf,
+            interval=self._interval if is_shown else math.inf,
             recorder=self._recorder(env) if is_recorded else None,
             clock=self._clock,
         )
@@ -156,6 +165,10 @@ class FastLane:
     # Publishing.
 
     @property
+    def _interval(self) -> float:
+        return 0.0 if self._every_step else self._settings.interval_ms / 1000
+
+    @property
     def _publishes(self) -> bool:
         return self._settings.mode != "off" and self._folder is not None and not self._broken
 
@@ -197,7 +210,7 @@ class FastLane:
         if self._writer is None or self._writer_pid != os.getpid():
             if self._folder is None:
                 raise FrameError("there is no folder to publish to")
-            writer = FrameWriter(self._folder)
+            writer = FrameWriter(self._folder, self.stream)
             require_unused(writer.path)
             self._writer, self._writer_pid = writer, os.getpid()
             atexit.register(self._close_writer)

@@ -40,7 +40,7 @@ class Watch:
         recorder: Recorder | None,
         clock: Callable[[], float],
     ) -> None:
-        """Render every `interval` seconds, which may be infinite."""
+        """Render every `interval` seconds, which may be infinite; 0 renders every step, whatever it costs."""
         self.index = index
         self.step = 0
         self.episode = 0
@@ -147,12 +147,12 @@ class Watch:
             return
         frame = self._render() if self._can_render else None
         if is_due:
-            is_first = self._shown is None
+            is_plain = self._shown is None or not self._interval
             self._measure(now)
             self._lane.show(self, frame)
             done = self._clock()
             # The first frame starts the renderer, so its cost says nothing about later ones.
-            self._due = done + (self._interval if is_first else max(self._interval, self._rest(done - now)))
+            self._due = done + (self._interval if is_plain else max(self._interval, self._rest(done - now)))
         if recorder is not None and is_wanted and frame is not None:
             recorder.add(frame)
 
