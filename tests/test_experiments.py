@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+import pty
+import select
+import statistics
+import struct
+import subprocess
+import sys
+import termios
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from mosaic_cli import Cli
+from gateway_client import Gateway, say, until
+from mosaic_cli import MOSAIC, Cli
 from stack import ROOT, Stack, wait_until
 
-from mosaic_bus import CommandRefusedError, topics
-from mosaic_bus.commands import (
-    CloseSession,
-    OpenSession,
-    Sessions,
-    ShowExperiment,
-    StartExperiment,
-    StopExperiment,
-    TellSession,
-)
+from mosaic_bus import CommandRefusedError
+from mosaic_bus.commands import Hosts, ShowExperiment, StartExperiment, StopExperiment
 from mosaic_services.environments import build, recipe_for
 from mosaic_services.home import StackHome
 
@@ -41,7 +43,7 @@ def arena(tmp_path_factory) -> Iterator[Stack]:
     home = StackHome.find(tmp_path_factory.mktemp("build-home"))
     for worker in ("arena", "baseline"):
         build(recipe_for(worker, home), "default", lambda _step, _percent: None)
-    with Stack(tmp_path_factory.mktemp("arena") / "home", cpus=4) as running:
+    with Stack(tmp_path_factory.mktemp("arena") / "home", cpus=4, also=("gateway",)) as running:
         yield running
     assert running.leftovers() == []
 
@@ -209,16 +211,175 @@ def test_person_plays_in_the_terminal_and_a_session_passes_commands_on(arena):
     )
     assert {"noop: over", "random: over"} <= {line.partition("   ")[0] for line in watched.stdout.splitlines()}
 
-    document = {"name": "lesson", "environment": {"id": "CartPole-v1"}, "operators": {"me": {"worker": "human"}}}
-    session = arena.bus.request("operator", OpenSession(experiment=document), timeout=60).session
-    arena.wait_state(session, "running")
-    assert [each.session for each in arena.bus.request("operator", Sessions()).sessions] == [session]
-    live = arena.bus.listen(topics.journal(session), timeout=60)
-    arena.bus.request("operator", TellSession(session=session, request={"cmd": "boards", "id": 7}))
-    answers = (json.loads(line) for message in live for line in message.buffers[0].splitlines())
-    assert next(each["reply"] for each in answers if each.get("id") == 7)["boards"] == {"me": {"*": "me"}}
-    arena.bus.request("operator", CloseSession(session=session))
+
+@pytest.mark.parametrize(
+    ("arguments", "keys", "shown"),
+    [
+        (
+            ["FrozenLake-v1"],
+            [("[→] right", "\x1b[C"), ("step 1 … [→] right", "x"), ("x plays nothing", "\x1b[B")],
+            "step 2",
+        ),
+        (["tictactoe_v3", "--confirm"], [("[5] column 2 row 2", "5"), ("once more", "5")], "step 2"),
+    ],
+)
+def test_person_plays_with_single_keys_in_a_terminal(arena, arguments, keys, shown):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 240, 0, 0))
+    environ = {**Cli(arena.home.path).env, "TERM": "xterm-256color"}
+    command = [*MOSAIC, "play", *arguments, "--with", "random", "--seed", "1"]
+    process = subprocess.Popen(command, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = ""
+
+    def reads(text: str) -> bool:
+        nonlocal seen
+        if select.select([ours], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):  # the other side has gone
+                seen += os.read(ours, 65536).decode(errors="replace")
+        pictures = seen.split("\x1b[1;1H\x1b[0m\x1b[K")
+        is_shown = any(all(part in picture for part in text.split(" … ")) for picture in pictures)
+        return is_shown if text else process.poll() is not None
+
+    for text, key in keys:
+        wait_until(f"{text} is shown", lambda text=text: reads(text))
+        seen = ""
+        os.write(ours, key.encode())
+    wait_until("the move is shown", lambda: reads(shown))
+    wait_until("a frame is drawn", lambda: reads("\u2580"))
+    os.write(ours, b"q")
+    wait_until("q ends it", lambda: reads(""))
+    os.close(ours)
+    assert process.returncode == 0
+
+
+def _state_of(experiment: dict[str, Any]) -> tuple[str, str]:
+    return experiment["experiment"], experiment["state"]
+
+
+def test_page_follows_an_experiment_and_plays_by_hand_through_the_gateway(arena):
+    gateway = Gateway(arena)
+
+    def command(name: str, **arguments: Any) -> Any:
+        answer = gateway.command("operator", name, **arguments)
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    with gateway.page() as page:
+        say(page, type="watch_states")
+        document = {"name": "live", "environment": {"id": "CartPole-v1"}, "operators": BASELINES, "episodes": 6}
+        command("start_experiment", experiment=document, shards=2)
+
+        wanted = ("live", "finished")
+        states = until(page, lambda message: wanted in [_state_of(each) for each in message.get("experiments", ())])
+        ended = next(each for each in states["experiments"] if _state_of(each) == wanted)
+    assert all(each["host"] for each in ended["shards"])
+    assert [each["done"] for each in ended["shards"]] == [6, 6]
+    records = finish(arena, "live")
+    for each in ended["lineups"]:
+        scores = [sum(record["returns"].values()) for record in records if record["lineup"] == each["lineup"]]
+        assert each["mean_return"] == pytest.approx(statistics.mean(scores))
+        half = 2.570582 * statistics.stdev(scores) / 6**0.5
+        assert (each["low"], each["high"]) == pytest.approx((each["mean_return"] - half, each["mean_return"] + half))
+
+    document = {
+        "name": "lesson",
+        "environment": {"id": "tictactoe_v3"},
+        "operators": {"me": {"worker": "human", "config": {"confirm": True}}, "random": {"worker": "random"}},
+        "lineups": [{"player_1": "me", "player_2": "random"}, {"*": "random"}],
+    }
+    session = command("open_session", experiment=document, frames="single")["session"]
+
+    def both_ready() -> Any:
+        found = command("show_session", session=session)
+        return found if len(found["ready"]) == 2 else None
+
+    ready = wait_until("two boards", both_ready)
+    mine, theirs = sorted(ready["ready"], key=lambda board: not ready["ready"][board]["people"])
+    assert [each["session"] for each in command("sessions")["sessions"]] == [session]
+    about = ready["ready"][mine]
+    assert (about["people"], about["stream"]) == (["player_1"], "board-0")
+    assert about["layout"]["cells"]["3"] == [0, 1]
+    start, replies = ready["next"], []
+
+    def heard(board: str, status: str, mover: str = "") -> Any:
+        nonlocal start
+        found = command("show_session", session=session, start=start)
+        start = found["next"]
+        replies.extend(found["replies"])
+        hits = [each for each in replies if (each.get("board"), each.get("status")) == (board, status)]
+        return next((each for each in hits if not mover or mover in each["moved"]), None)
+
+    command("tell_session", session=session, request={"cmd": "reset", "seed": 5})
+    command("tell_session", session=session, request={"cmd": "step"})
+    asked = wait_until("it is my turn", lambda: heard(mine, "waiting_for_human"))
+    assert {"action": 3, "label": "column 2 row 1", "key": "2"} in asked["turns"]["player_1"]["legal_moves"]
+    for _ in range(2):  # the second time confirms
+        command("tell_session", session=session, request={"cmd": "human_input", "key": "2", "board": mine})
+    moved = wait_until("my move was played", lambda: heard(mine, "step", "player_1"))
+    assert moved["moved"]["player_1"]["action"] == 3
+    command("tell_session", session=session, request={"cmd": "step", "agent": "player_2", "boards": [theirs]})
+    for mover in ("player_1", "player_2"):
+        moved = wait_until(f"{mover} moves on the other board", lambda mover=mover: heard(theirs, "step", mover))
+        assert moved["moved"][mover]["operator"] == "random"
+    with gateway.page() as page:
+        for number, stream in enumerate(("board-0", "board-1")):
+            say(page, type="watch_frames", id=number, run=session, stream=stream, max_dim=160)
+        command("tell_session", session=session, request={"cmd": "reset", "seed": 6})
+        for number in (0, 1):
+            until(page, lambda message, number=number: (message["type"], message.get("id")) == ("frame", number))
+    command("close_session", session=session)
     assert arena.wait_final(session).state == "succeeded"
+
+
+WOBBLY = """
+import os, gymnasium, numpy
+
+class Wobbly(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), numpy.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return numpy.zeros(1), {}
+
+    def step(self, action):
+        self.steps += 1
+        return numpy.full(1, 1e-9 if "WOBBLE" in os.environ else 0.0), float(action), self.steps == 400, False, {}
+
+gymnasium.register("Wobbly-v0", Wobbly)
+"""
+
+
+def test_exact_experiment_is_played_only_on_hosts_that_compute_the_same(arena, tmp_path):
+    (tmp_path / "wobbly.py").write_text(WOBBLY)
+    with Stack(tmp_path / "home", cpus=1, environ={"MOSAIC_PYTHONPATH": str(tmp_path)}) as stack:
+        other = StackHome.find(tmp_path / "other")
+        other.create()
+        options = ["--home", other.path, "--bus", f"ipc://{stack.home.sockets}", "--host", "odd", "--cpus", "1"]
+        with (tmp_path / "odd.log").open("wb") as log:
+            odd = subprocess.Popen(
+                [sys.executable, "-m", "mosaic_services.supervisor", *options],
+                stdout=log,
+                stderr=log,
+                env={**stack.environ, "WOBBLE": "1"},
+            )
+        try:
+            wait_until("two hosts", lambda: len(stack.bus.request("scheduler", Hosts()).hosts) == 2)
+            fields = {"environment": {"id": "wobbly:Wobbly-v0"}, "operators": {"me": {"worker": "random"}}}
+            start(stack, "exact", shards=4, **fields, episodes=400, lanes=1, exact=True)
+            records = finish(stack, "exact")
+            state = show(stack, "exact")
+        finally:
+            odd.terminate()
+            assert odd.wait(60) is not None
+    assert len(records) == 400
+    assert len({record["numerics"]["environment"] for record in records}) == 1
+    played = {each.host for each in state.shards if each.done}
+    assert len(played) == 1
+    assert f"host {({'odd', 'testhost'} - played).pop()} computes other numbers (environment)" in state.notes[0]
+    assert stack.leftovers() == []
 
 
 PPO = {"algo": "ppo", "total_timesteps": 1024, "seed": 1, "extras": {"algo_params": {"num_steps": 128}}}

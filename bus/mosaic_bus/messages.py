@@ -529,6 +529,8 @@ class LineupProgress(Model):
     done: int = Field(description="episodes whose records are there")
     wanted: int = Field(description="episodes that it is to play; the stopping rule may raise it")
     mean_return: float | None = Field(default=None, description="mean over episodes of the sum over agents")
+    low: float | None = Field(default=None, description="95 % interval of the mean over episodes, Student's t")
+    high: float | None = None
     failures: int = Field(default=0, description="failures of its operators, such as an illegal move")
     given_up: str = Field(default="", description="why the rest of its episodes cannot be played")
 

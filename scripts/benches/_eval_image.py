@@ -21,7 +21,10 @@ def main() -> None:
     use, folder, count = json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     image = spaces.Box(0, 255, (84, 84, 4), np.uint8)
     game = SimpleNamespace(
-        action_spaces={"agent": spaces.Discrete(6)}, observation_spaces={"agent": image}, meanings={"agent": None}
+        action_spaces={"agent": spaces.Discrete(6)},
+        observation_spaces={"agent": image},
+        meanings={"agent": None},
+        keys={},
     )
     document = {"run_id": "image", "metadata": {"worker": {"config": {"agent": "passive"}}}, "checkpoint": None}
     process = PolicyProcess("passive", use["argv"], use["environ"], folder, document)

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 OPERATORS = {name: {"worker": "baseline"} for name in ("a", "b", "bad")}
 
 
-def line(lineup: str, episode: int) -> str:
-    return json.dumps(
-        {"event": "episode", "lineup": lineup, "episode": episode, "returns": {"agent": episode}, "ended": "terminated"}
-    )
+def line(lineup: str, episode: int, **more: Any) -> str:
+    found = {"lineup": lineup, "episode": episode, "returns": {"agent": episode}, "ended": "terminated", **more}
+    return json.dumps({"event": "episode", **found})
 
 
 class World:
@@ -306,6 +305,26 @@ def test_budget_stops_the_experiment():
     assert "budget of 60 s" in world.machine.progress.reason
 
 
+@pytest.mark.parametrize(("budget", "said"), [({"episodes": 3}, "3 episodes"), ({"steps": 30}, "30 steps")])
+def test_budget_of_episodes_and_steps_counts_what_is_recorded(budget, said):
+    world = World(budget=budget, shards=1)
+    world.accept(world.submitting[0])
+    (run,) = world.states
+    world.lines[run] = [line("a", episode, length=10) for episode in range(2)]
+    world.show(run)
+    world.answer(world.asked[0])
+    assert world.machine.progress.state is ExperimentStateName.RUNNING
+    world.lines[run].append(line("a", 2, length=10))
+    world.show(run)
+    world.answer(world.asked[0])
+    assert world.machine.progress.state is ExperimentStateName.STOPPING
+    assert f"budget of {said} is used up" in world.machine.progress.reason
+    world.show(run)
+    world.answer(world.asked[0])
+    assert world.machine.progress.state is ExperimentStateName.STOPPED
+    assert world.episodes() == every("a", 3)
+
+
 def test_stopping_rule_looks_only_when_every_episode_of_a_look_is_there():
     world = World(until={"decided": True, "cap": 200}, operators=("a",))
     looks: list[int] = []
@@ -326,6 +345,45 @@ def test_numerics_that_differ_fail_an_exact_experiment():
     world.settle()
     assert world.machine.progress.state is ExperimentStateName.FAILED
     assert "different numbers: a" in world.machine.progress.reason
+
+
+def place(world: World, hosts: dict[str, str]) -> None:
+    """Give each new shard the next host that its spec allows, and let it compute as that host does."""
+    for submit in list(world.submitting):
+        world.accept(submit)
+        refused = {tag.removeprefix("!host:") for tag in submit.spec.requires}
+        allowed = [name for name in hosts if name not in refused]
+        host = allowed[(len(world.states) - 1) % len(allowed)]
+        world.states[submit.run] = world.states[submit.run].model_copy(update={"host": host})
+        plays = submit.spec.config["play"]
+        world.lines[submit.run] = [
+            line(piece["lineup"], episode, numerics={piece["lineup"]: hosts[host]})
+            for piece in plays
+            for episode in range(*piece["episodes"])
+        ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_exact_experiment_leaves_a_host_that_computes_other_numbers(killed):
+    hosts = {"good": "1", "odd": "2", "fine": "1"}
+    world = World(exact=True, shards=2, episodes=6)
+    for _ in range(20):
+        place(world, hosts)
+        if killed and world.machine.progress.excluded:
+            world.kill()
+            killed = False
+            place(world, hosts)
+        for run, state in list(world.states.items()):
+            if not state.state.final and world.lines[run]:
+                world.end(run, RunStateName.SUCCEEDED)
+            world.show(run)
+        for asked in list(world.asked):
+            world.answer(asked)
+    assert world.machine.progress.state is ExperimentStateName.FINISHED
+    assert world.episodes() == every(("a", "b"), 6)
+    assert {json.loads(each)["numerics"][json.loads(each)["lineup"]] for each in world.written} == {"1"}
+    assert set(world.machine.progress.excluded) == {"odd"}
+    assert "computes other numbers" in world.machine.render("", 0).notes[0]
 
 
 @pytest.mark.parametrize("progress", [True, False])

@@ -314,3 +314,19 @@ def test_same_records_give_the_same_report_which_replaces_the_old_one_and_nothin
         write_report(folder, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.tex").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["experiment", "mine", "out"]
+
+
+def test_language_models_have_a_table_of_invalid_answers_and_costs():
+    told = {"answers": 10, "invalid": 1, "refusals": 0, "tokens_in": 900, "tokens_out": 50, "latency_s": 5.0}
+    experiment, records = solo({"llm": np.array([1.0, 3.0]), "random": np.array([0.0, 0.0])})
+    for each in records:
+        if each["lineup"] == "llm":
+            each["reports"] = {"agent": {**told, "model": "m-1", "cost_usd": 0.02}}
+    text = markdown(analyse(experiment, records), "")
+    assert "| llm | m-1 | 2 | 20 | 10.0% | 0 | 1,800 | 100 | 0.50 | 0.02 | 0.01 |" in text
+    said = terminal_lines(experiment, records)
+    assert "llm in llm: 20 answers, 10.0% invalid, 0.02 USD an episode, 0.01 USD a point of return" in said
+    records[0]["reports"]["agent"]["cost_usd"] = None
+    assert "| 0.50 |  |  |" in markdown(analyse(experiment, records), ""), "without a price there is no cost"
+    plain, unreported = solo({"random": np.array([0.0, 1.0])})
+    assert "Language models" not in markdown(analyse(plain, unreported), "")

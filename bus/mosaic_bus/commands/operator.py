@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from ulid import ULID
@@ -10,9 +10,12 @@ from ulid import ULID
 from mosaic_bus.commands.common import Ack, Command, Query
 from mosaic_bus.commands.scheduler import RUN_ID
 from mosaic_bus.messages import ExperimentState, Model, Whole
+from mosaic_bus.refusals import Problem
 
 __all__ = [
+    "CheckExperiment",
     "CloseSession",
+    "ExperimentCheck",
     "ExperimentList",
     "ExperimentName",
     "ExperimentPlan",
@@ -21,11 +24,14 @@ __all__ = [
     "PlanExperiment",
     "Session",
     "SessionList",
+    "SessionView",
     "Sessions",
     "ShowExperiment",
+    "ShowSession",
     "StartExperiment",
     "StopExperiment",
     "TellSession",
+    "WriteReport",
 ]
 
 # Part of topics and of paths.
@@ -102,6 +108,35 @@ class Experiments(Query[ExperimentList]):
     limit: Whole = Field(default=100, ge=1, le=10_000)
 
 
+class ExperimentCheck(Model):
+    """What `start_experiment` would say about the text of an experiment file."""
+
+    ok: bool
+    experiment: dict[str, Any] = Field(default_factory=dict, description="the fields of the file")
+    plan: ExperimentPlan | None = None
+    problems: list[Problem] = Field(default_factory=list)
+
+
+class CheckExperiment(Query[ExperimentCheck]):
+    """Check the text of an experiment file without starting it. What is wrong is an answer, and no refusal."""
+
+    name: ClassVar[str] = "check_experiment"
+    result: ClassVar[type[Model]] = ExperimentCheck
+    text: str = Field(max_length=1_000_000, description="YAML or JSON")
+
+
+class WriteReport(Command[Ack]):
+    """Write the report of an experiment anew, into `report/` of its folder.
+
+    Answered after 20 seconds at the latest: `note` is the path of its first page, or says that it is being written.
+    Refused with `unknown_experiment`, and with `not_final` if there is nothing to report yet.
+    """
+
+    name: ClassVar[str] = "write_report"
+    result: ClassVar[type[Model]] = Ack
+    experiment: ExperimentName
+
+
 class Session(Model):
     """A session: an interactive run of the arena in which each lineup plays on a board of its own."""
 
@@ -121,6 +156,37 @@ class OpenSession(Command[Session]):
     result: ClassVar[type[Model]] = Session
     run: str = Field(default_factory=lambda: str(ULID()), pattern=RUN_ID, description="makes it idempotent")
     experiment: dict[str, Any] = Field(description="the fields of an experiment file; episodes and shards do not count")
+    frames: Literal["single", "grid", "off"] = Field(
+        default="off", description="live frames: a stream for each board (single), one of all boards (grid), or none"
+    )
+
+
+class SessionView(Session):
+    """What has happened on the boards of a session."""
+
+    reason: str = ""
+    host: str | None = None
+    latest: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="the last reply of type `board` of each board, of those that were read"
+    )
+    ready: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="the reply `ready` of each board, of those that were read"
+    )
+    replies: list[dict[str, Any]] = Field(default_factory=list, description="every reply since `start`, in order")
+    next: Whole = Field(default=0, description="the `start` to ask with next time")
+
+
+class ShowSession(Query[SessionView]):
+    """What has happened in a session since the last time.
+
+    Without `start`: `latest` and `ready` of each board from the whole session, and no `replies`. With the `next` of the
+    last answer as `start`: what is new. Refused with `unknown_run`.
+    """
+
+    name: ClassVar[str] = "show_session"
+    result: ClassVar[type[Model]] = SessionView
+    session: str
+    start: Annotated[Whole, Field(ge=0)] | None = None
 
 
 class TellSession(Command[Ack]):

@@ -29,6 +29,9 @@ __all__ = [
     "ReadFile",
     "RemoveFiles",
     "Resend",
+    "Scripts",
+    "ScriptsResult",
+    "ShellScript",
     "Stop",
     "Tell",
     "WatchFrames",
@@ -211,6 +214,33 @@ class Install(Command[Ack]):
     result: ClassVar[type[Model]] = Ack
     worker: str = Field(pattern=r"^[a-z0-9_-]+$")
     profile: str = "default"
+
+
+class ShellScript(Model):
+    """A shell script on a host, as its comments describe it."""
+
+    path: str = Field(description="absolute")
+    description: str = Field(default="", description="of its comment `# @description`")
+    phases: list[str] = Field(default_factory=list, description="of `# @phases`: names, or a number")
+    total_timesteps: Whole | None = Field(default=None, description="of `# @total_timesteps`")
+
+
+class ScriptsResult(Model):
+    """The shell scripts of a folder, in the order of their names."""
+
+    folder: str
+    scripts: list[ShellScript]
+
+
+class Scripts(Command[ScriptsResult]):
+    """List the shell scripts (`*.sh`) of a folder of this host, for workers that run scripts.
+
+    Not a query: only an owner may look into folders. Refused with `unknown_file`.
+    """
+
+    name: ClassVar[str] = "scripts"
+    result: ClassVar[type[Model]] = ScriptsResult
+    folder: str = Field(default="", max_length=4096, description="absolute; `scripts` in the stack's home if left out")
 
 
 class FileEntry(Model):

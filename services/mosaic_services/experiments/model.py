@@ -136,6 +136,26 @@ class Budget(Part):
     """What the experiment may not exceed: it stops, with what it has."""
 
     wall_s: Number | None = Field(default=None, gt=0, description="seconds from the start")
+    steps: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="steps of all episodes together")
+    episodes: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="episodes of all lineups together")
+
+
+class Pacing(Part):
+    """How fast episodes are played at most: each waits between its steps."""
+
+    steps_per_second: Number | None = Field(default=None, gt=0, le=1000)
+    step_delay_ms: Number | None = Field(default=None, ge=0, le=3_600_000, description="the original's word for it")
+
+    @model_validator(mode="after")
+    def _one_pace(self) -> Self:
+        if self.steps_per_second is not None and self.step_delay_ms is not None:
+            raise ValueError("give either steps_per_second or step_delay_ms")
+        return self
+
+    @property
+    def step_s(self) -> float:
+        """Seconds from one step to the next."""
+        return 1 / self.steps_per_second if self.steps_per_second else (self.step_delay_ms or 0.0) / 1000
 
 
 class Lineup(Part):
@@ -162,6 +182,7 @@ class Experiment(Part):
     deadlines: Deadlines = Field(default_factory=Deadlines)
     until: Until | None = None
     budget: Budget = Field(default_factory=Budget)
+    pacing: Pacing = Field(default_factory=Pacing)
     videos: tuple[Annotated[Whole, Field(ge=0)], ...] = Field(default=(), description="episodes that are filmed")
     target: float | None = Field(
         default=None, allow_inf_nan=False, description="score that the report's optimality gap refers to"

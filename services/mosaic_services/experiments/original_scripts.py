@@ -36,7 +36,9 @@ def read_original(operators: Any, execution: Any, path: Path) -> tuple[list[dict
     if not isinstance(execution, dict):
         raise SpecError(f"{path}: execution must be a map, for example {{'num_episodes': 10, 'seeds': [42]}}")
     notes = _notes(execution, path)
-    common = {"episodes": _episodes(execution, path), "seeds": _seeds(execution, path)}
+    common: dict[str, Any] = {"episodes": _episodes(execution, path), "seeds": _seeds(execution, path)}
+    if execution.get("step_delay_ms"):
+        common["pacing"] = {"step_delay_ms": execution["step_delay_ms"]}
     made: dict[str, dict[str, Any]] = {}
     for number, each in enumerate(operators):
         environment = _environment(each, f"{path}: operators[{number}]")
@@ -56,11 +58,9 @@ def _notes(execution: dict[str, Any], path: Path) -> list[str]:
         if key not in _EXECUTION_KEYS:
             hint = did_you_mean(key, _EXECUTION_KEYS) or f"the fields are: {', '.join(_EXECUTION_KEYS)}"
             raise SpecError(f"{path}: execution: field {key!r} is unknown", hint)
-    return (
-        ["step_delay_ms has no effect: episodes are played as fast as possible"]
-        if execution.get("step_delay_ms")
-        else []
-    )
+    if execution.get("step_delay_ms"):
+        return [f"step_delay_ms is {execution['step_delay_ms']}: each episode waits that long between two steps"]
+    return []
 
 
 def _episodes(execution: dict[str, Any], path: Path) -> int:

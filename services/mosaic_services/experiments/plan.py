@@ -31,6 +31,7 @@ def make_plan(experiment: Experiment, resolved: Mapping[str, Mapping[str, Any]])
     return {
         "layout": LAYOUT,
         **document,
+        "step_s": experiment.pacing.step_s,
         "group": f"eval-{experiment.name}",
         "lineups": [each.model_dump() for each in expand_lineups(experiment)],
     }

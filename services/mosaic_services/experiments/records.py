@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,6 +26,7 @@ _FIELDS = (
     "numerics",
 )
 _LOOKED_AT = ("lineup", "episode", "env_seed", "returns", "winners")
+_CONFIDENCE = 0.95
 _REQUIRED = ("lineup", "episode", "returns", "ended")
 
 
@@ -40,6 +42,8 @@ def read_event(line: str | bytes) -> dict[str, Any] | None:
     if any(record[name] is None for name in _REQUIRED) or not isinstance(record["returns"], dict):
         return None
     record["failures"] = record["failures"] or []
+    if isinstance(event.get("reports"), dict):  # only of operators that tell something
+        record["reports"] = event["reports"]
     return record if isinstance(record["lineup"], str) and type(record["episode"]) is int else None
 
 
@@ -57,8 +61,11 @@ def sort_key(line: bytes) -> tuple[str, int]:
 @dataclass
 class _Sums:
     episodes: int = 0
-    total: float = 0.0
+    mean: float = 0.0
+    # Sum of squared distances from the mean, updated score by score (Welford).
+    squares: float = 0.0
     failures: int = 0
+    steps: int = 0
     last: int = -1
 
 
@@ -90,7 +97,10 @@ class Records:
         score = float(sum(value for value in record["returns"].values() if value is not None))
         sums.episodes += 1
         sums.last = max(sums.last, episode)
-        sums.total += score
+        sums.steps += record.get("length") or 0
+        distance = score - sums.mean
+        sums.mean += distance / sums.episodes
+        sums.squares += distance * (score - sums.mean)
         failures = record.get("failures") or []
         sums.failures += len(failures)
         self.kinds.update(str(each.get("kind")) for each in failures)
@@ -100,6 +110,11 @@ class Records:
             self.numerics[name].add(str(fingerprint))
         return "new"
 
+    @property
+    def steps(self) -> int:
+        """Steps of all episodes."""
+        return sum(each.steps for each in self.sums.values())
+
     def count(self, lineup: str, below: int) -> int:
         """How many of the first episodes of a lineup are there."""
         done = self.done.get(lineup, set())
@@ -108,4 +123,15 @@ class Records:
     def mean_return(self, lineup: str) -> float | None:
         """The mean over episodes of the sum over agents."""
         sums = self.sums.get(lineup)
-        return sums.total / sums.episodes if sums and sums.episodes else None
+        return sums.mean if sums and sums.episodes else None
+
+    def interval(self, lineup: str) -> tuple[float, float] | None:
+        """Student's t interval of that mean; None for fewer than two episodes."""
+        sums = self.sums.get(lineup)
+        if sums is None or sums.episodes < 2:  # noqa: PLR2004 - one score has no deviation
+            return None
+        from scipy.special import stdtrit  # noqa: PLC0415 - takes a moment to import
+
+        degrees = sums.episodes - 1
+        half = float(stdtrit(degrees, 0.5 + _CONFIDENCE / 2)) * math.sqrt(sums.squares / degrees / sums.episodes)
+        return sums.mean - half, sums.mean + half

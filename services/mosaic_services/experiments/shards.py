@@ -103,10 +103,15 @@ def shard_spec(plan: Mapping[str, Any], play: Sequence[Slice], name: str, requir
     return _spec(plan, lineups, play, name, requires)
 
 
-def session_spec(plan: Mapping[str, Any], name: str) -> RunSpec:
+def session_spec(plan: Mapping[str, Any], name: str, frames: str = "off") -> RunSpec:
     """Write the run of a session: all lineups, each on a board of its own, played command by command."""
     spec = _spec(plan, plan["lineups"], (), name, ())
-    config = {**spec.config, "mode": "manual"}
+    config = {
+        **spec.config,
+        "mode": "manual",
+        "fastlane_video_mode": frames,
+        "fastlane_grid_limit": len(plan["lineups"]),
+    }
     return spec.model_copy(update={"config": config, "interactive": True, "group": SESSIONS})
 
 
@@ -120,6 +125,7 @@ def _spec(
     operators = {operator: plan["operators"][operator] for each in lineups for operator in each["agents"].values()}
     environment = {key: plan["environment"][key] for key in ("id", "family", "kwargs", "max_steps", "imports")}
     config = {
+        "experiment": plan["name"],
         "environment": environment,
         "operators": {operator: _entry(each) for operator, each in operators.items()},
         "lineups": lineups,
@@ -129,6 +135,7 @@ def _spec(
         "deadlines": plan["deadlines"],
         "record": {"steps": plan["steps"], "videos": list(plan["videos"])},
         "lanes": plan["lanes"],
+        "step_s": plan.get("step_s", 0.0),
     }
     own = (ARENA, plan["environment"]["profile"])
     uses = sorted(

@@ -9,15 +9,14 @@ from mosaic_bus.messages import (
     ExperimentState,
     ExperimentStateName,
     FailureCategory,
-    LineupProgress,
     RunStateName,
-    ShardProgress,
 )
 from mosaic_services.experiments.records import read_event, record_line
 from mosaic_services.experiments.shards import Slice, cut, missing, shard_spec, without
 from mosaic_services.operator import events
 from mosaic_services.operator import instructions as todo
 from mosaic_services.operator.progress import Progress, Shard
+from mosaic_services.operator.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,6 +64,10 @@ class ExperimentMachine:
         """Play what is missing."""
         self._out = []
         self.progress.started_at = now
+        if (said := self._over_budget(now)) is not None and self._missing():
+            self._end(ExperimentStateName.STOPPED, said, now)
+            self._save()
+            return self._out
         self._submit_missing()
         self._advance(now)
         self._save()
@@ -163,13 +166,15 @@ class ExperimentMachine:
             self._settle(shard, _category(state), event.now)
         else:
             self._look_at(shard, event.now)
+        if self._missing():
+            self._keep_to_budget(event.now)
 
     def _take(self, shard: Shard, event: events.Collected) -> None:
         """Keep the records that are new."""
         fresh = []
         for line in event.lines:
             record = read_event(line)
-            if record is None or not self._plays(shard, record):
+            if record is None or not self._plays(shard, record) or not self._fits(shard, record):
                 continue
             written = record_line(record)
             match self.records.add(record, written):
@@ -182,6 +187,34 @@ class ExperimentMachine:
         if fresh:
             self._out.append(todo.Append(tuple(fresh)))
             self._save()
+
+    def _fits(self, shard: Shard, record: dict[str, Any]) -> bool:
+        """Whether a record has the numerics of those that are there; if not, its host plays no more of this.
+
+        The first record of an exact experiment sets the reference. A host of which a record was taken is not sent
+        away: if its numbers change, nobody knows which are right, and the experiment fails at its end.
+        """
+        host, progress = shard.host, self.progress
+        if not self.plan["exact"] or host is None:
+            return True
+        if host in progress.excluded:
+            return False
+        known = self.records.numerics
+        differing = [
+            name for name, found in (record.get("numerics") or {}).items() if known.get(name, {found}) != {found}
+        ]
+        if not differing or host in progress.trusted:
+            if host not in progress.trusted:
+                progress.trusted.append(host)
+            return True
+        progress.excluded[host] = ", ".join(sorted(differing))
+        said = f"host {host} computes other numbers ({progress.excluded[host]}): its episodes are played elsewhere"
+        progress.notes.append(said)
+        for each in self.progress.shards:
+            if each.host == host and not each.settled:
+                self._out.append(todo.Cancel(each.run, said))
+        self._save()
+        return False
 
     @staticmethod
     def _plays(shard: Shard, record: dict[str, Any]) -> bool:
@@ -206,7 +239,9 @@ class ExperimentMachine:
         lineups = list(dict.fromkeys(each.lineup for each in left))
         if not left:
             return
-        if shard.state == RunStateName.CANCELLED:
+        if shard.host in self.progress.excluded:
+            self._add(left, 0)
+        elif shard.state == RunStateName.CANCELLED:
             self._give_up(lineups, f"shard {shard.number} was cancelled: {shard.reason}")
         elif category is FailureCategory.INFRASTRUCTURE:
             fruitless = 0 if shard.done else shard.fruitless + 1
@@ -239,7 +274,8 @@ class ExperimentMachine:
 
     def _spec(self, shard: Shard) -> Any:
         name = f"{self.plan['name']}-shard{shard.number}"
-        return shard_spec(self.plan, shard.slices, name, self.progress.requires)
+        elsewhere = [f"!host:{host}" for host in self.progress.excluded]
+        return shard_spec(self.plan, shard.slices, name, [*self.progress.requires, *elsewhere])
 
     # ── the experiment ──────────────────────────────────────────────────────────────────────────
 
@@ -302,9 +338,25 @@ class ExperimentMachine:
         for shard in self.progress.shards:
             if not shard.settled:
                 self._look_at(shard, now)
-        limit = self.plan["budget"]["wall_s"]
-        if limit is not None and now - self.progress.started_at > limit:
-            self._stop(f"its budget of {limit:g} s is used up", now)
+        self._keep_to_budget(now)
+
+    def _keep_to_budget(self, now: float) -> None:
+        if (said := self._over_budget(now)) is not None:
+            self._stop(said, now)
+
+    def _over_budget(self, now: float) -> str | None:
+        """What is used up. What a plan of an older version does not name has no limit."""
+        budget = self.plan["budget"]
+        used = {
+            "wall_s": (now - self.progress.started_at, "s"),
+            "steps": (self.records.steps, "steps"),
+            "episodes": (len(self.records), "episodes"),
+        }
+        for name, (found, unit) in used.items():
+            limit = budget.get(name)
+            if limit is not None and found >= limit:
+                return f"its budget of {limit:,g} {unit} is used up"
+        return None
 
     def _save(self) -> None:
         self.version += 1
@@ -317,47 +369,7 @@ class ExperimentMachine:
 
     def render(self, folder: str, version: int) -> ExperimentState:
         """The experiment as it is now."""
-        progress, records = self.progress, self.records
-        lineups = [
-            LineupProgress(
-                lineup=lineup,
-                done=records.count(lineup, wanted),
-                wanted=wanted,
-                mean_return=records.mean_return(lineup),
-                failures=records.sums[lineup].failures if lineup in records.sums else 0,
-                given_up=progress.given_up.get(lineup, ""),
-            )
-            for lineup, wanted in progress.wanted.items()
-        ]
-        shards = [
-            ShardProgress(
-                number=each.number,
-                run=each.run,
-                state=str(each.state),
-                host=each.host,
-                done=each.done,
-                total=each.total,
-                reason=each.reason,
-            )
-            for each in progress.shards
-        ]
-        return ExperimentState(
-            experiment=self.plan["name"],
-            state=progress.state,
-            reason=progress.reason,
-            done=sum(each.done for each in lineups),
-            wanted=sum(each.wanted for each in lineups),
-            lineups=lineups,
-            shards=shards,
-            lost=progress.lost,
-            conflicts=progress.conflicts,
-            started_at=progress.started_at,
-            ended_at=progress.ended_at,
-            folder=folder,
-            look=progress.look,
-            notes=progress.notes,
-            version=version,
-        )
+        return summarise(self.plan["name"], self.progress, self.records, folder, version)
 
 
 def _category(state: RunState) -> FailureCategory | None:

@@ -52,6 +52,9 @@ class Progress(BaseModel):
     shards: list[Shard] = Field(default_factory=list)
     at_once: int = 1
     requires: list[str] = Field(default_factory=list)
+    # Of an exact experiment: hosts whose records were taken, and those that compute other numbers, with which.
+    trusted: list[str] = Field(default_factory=list)
+    excluded: dict[str, str] = Field(default_factory=dict)
     lost: int = 0
     conflicts: int = 0
     look: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -11,7 +12,9 @@ from ulid import ULID
 
 from mosaic_bus.commands import (
     Ack,
+    CheckExperiment,
     CloseSession,
+    ExperimentCheck,
     ExperimentList,
     ExperimentPlan,
     Experiments,
@@ -19,9 +22,11 @@ from mosaic_bus.commands import (
     PlanExperiment,
     Sessions,
     ShowExperiment,
+    ShowSession,
     StartExperiment,
     StopExperiment,
     TellSession,
+    WriteReport,
 )
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
@@ -32,6 +37,7 @@ from mosaic_bus.wording import near_names
 from mosaic_services.experiments.errors import FolderError
 from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.operator import events
+from mosaic_services.operator.documents import ReportDesk, check_text
 from mosaic_services.operator.looking import decide
 from mosaic_services.operator.machine import ExperimentMachine
 from mosaic_services.operator.playing import Playing
@@ -61,17 +67,21 @@ class OperatorService(Service):
         # Experiments that are over, as they were when they ended.
         self._ended: dict[str, ExperimentState] = {}
         self._starting = asyncio.Lock()
+        self._reports = ReportDesk()
         self._counts: dict[str, int | float] = {"started": 0, "unreadable": 0}
         self.handle(StartExperiment, self._on_start)
         self.handle(PlanExperiment, self._on_plan)
         self.handle(StopExperiment, self._on_stop)
         self.handle(ShowExperiment, self._on_show)
         self.handle(Experiments, self._on_experiments)
+        self.handle(CheckExperiment, self._on_check)
+        self.handle(WriteReport, self._on_report)
         desk = SessionDesk(self.bus)
         self.handle(OpenSession, desk.open)
         self.handle(TellSession, desk.tell)
         self.handle(CloseSession, desk.close)
         self.handle(Sessions, desk.list)
+        self.handle(ShowSession, desk.show)
 
     async def start(self) -> None:
         """Go on with the experiments that were being played."""
@@ -176,6 +186,12 @@ class OperatorService(Service):
         known = [*self._ended.values(), *(each.state for each in self._playing.values())]
         newest = sorted(known, key=lambda each: each.started_at, reverse=True)[: command.limit]
         return ExperimentList(experiments=[each.model_copy(update={"shards": []}) for each in newest])
+
+    async def _on_check(self, command: CheckExperiment) -> ExperimentCheck:
+        return await check_text(command.text, lambda fields: self._on_plan(PlanExperiment(experiment=fields)))
+
+    async def _on_report(self, command: WriteReport) -> Ack:
+        return await self._reports.write(Path(self._find(command.experiment).folder))
 
     def _find(self, name: str) -> ExperimentState:
         if name in self._playing:

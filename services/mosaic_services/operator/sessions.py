@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mosaic_bus import topics
 from mosaic_bus.commands import (
     Ack,
     Cancel,
     CloseSession,
+    Events,
     OpenSession,
     Runs,
     Session,
     SessionList,
     Sessions,
+    SessionView,
     Show,
+    ShowSession,
     Submit,
     Tell,
     TellSession,
@@ -39,6 +42,7 @@ __all__ = ["SessionDesk"]
 
 MOST_BOARDS = 8
 _ANSWER_S = 10.0
+_PAGE = 1000
 
 
 class SessionDesk:
@@ -55,7 +59,7 @@ class SessionDesk:
         if len(plan["lineups"]) > MOST_BOARDS:
             said = f"a session has at most {MOST_BOARDS} boards, not {len(plan['lineups'])}"
             raise CommandRefusedError(RefusalCode.INVALID_EXPERIMENT, said, RefusalDetails(field="lineups"))
-        spec = session_spec(plan, f"{experiment.name}-session")
+        spec = session_spec(plan, f"{experiment.name}-session", command.frames)
         answer = await self._bus.request("scheduler", Submit(run=command.run, spec=spec), timeout=_ANSWER_S)
         boards = {each["name"]: each["agents"] for each in plan["lineups"]}
         return Session(session=answer.run, name=answer.name, state="queued", boards=boards)
@@ -68,6 +72,37 @@ class SessionDesk:
             raise CommandRefusedError(RefusalCode.NOT_STARTED, said, RefusalDetails(run=run.run))
         line = Tell(run=run.run, attempt=run.attempt, line=json.dumps(command.request))
         return await self._bus.request(topics.supervisor(run.host), line, timeout=_ANSWER_S)
+
+    async def show(self, command: ShowSession) -> SessionView:
+        """Read what the boards have said, from the journal of the run."""
+        run = (await self._find(command.session)).run
+        heard, start = _Heard(), command.start or 0
+        position: int | None = start if run.attempt else None
+        while position is not None:
+            wanted = Events(run=run.run, attempt=run.attempt, kinds=["reply"], start=position, limit=_PAGE)
+            try:
+                page = await self._bus.request("telemetry", wanted, timeout=_ANSWER_S)
+            except CommandRefusedError as error:
+                if error.code != RefusalCode.UNKNOWN_RUN:  # nothing is stored yet
+                    raise
+                break
+            for row in page.rows:
+                start = row["number"] + 1
+                heard.take(json.loads(row["line"]).get("reply"))
+            # A whole session is read for what was said last; else a page is enough.
+            position = page.next if command.start is None else None
+        return SessionView(
+            session=run.run,
+            name=run.name,
+            state=run.state,
+            reason=run.reason,
+            host=run.host,
+            boards=heard.boards,
+            latest=heard.latest,
+            ready=heard.ready,
+            replies=heard.replies if command.start is not None else [],
+            next=start,
+        )
 
     async def close(self, command: CloseSession) -> Ack:
         """Let a session end; one that does not listen is cancelled."""
@@ -90,3 +125,26 @@ class SessionDesk:
 
     async def _find(self, session: str) -> RunDetail:
         return await self._bus.request("scheduler", Show(run=session), timeout=_ANSWER_S)
+
+
+class _Heard:
+    """Replies of boards, and the last of each."""
+
+    def __init__(self) -> None:
+        self.replies: list[dict[str, Any]] = []
+        self.latest: dict[str, dict[str, Any]] = {}
+        self.ready: dict[str, dict[str, Any]] = {}
+
+    @property
+    def boards(self) -> dict[str, dict[str, str]]:
+        """Who plays on each board that is ready."""
+        return {name: each["agents"] for name, each in self.ready.items()}
+
+    def take(self, reply: Any) -> None:
+        if not isinstance(reply, dict):
+            return
+        self.replies.append(reply)
+        if reply.get("type") == "board":
+            self.latest[reply["board"]] = reply
+            if reply["status"] == "ready":
+                self.ready[reply["board"]] = reply

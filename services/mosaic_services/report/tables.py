@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mosaic_services.report.models import count_use
 from mosaic_services.report.numbers import Decimals, percent, probability
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = [
     "headline",
     "matrix",
     "mixes",
+    "model_table",
     "pair_table",
 ]
 
@@ -260,3 +262,37 @@ def failure_table(found: Analysis) -> Table | None:
         for each in found.failures
     ]
     return Table("failures", "Failures", columns, rows, left=frozenset({"kind", "then", "message"}))
+
+
+def model_table(found: Analysis) -> Table | None:
+    """Language models: how often they answered with no legal action, and what they cost."""
+    uses = count_use(found.plays)
+    if not uses:
+        return None
+    columns = ["", "model", "episodes", "answers", "invalid", "refusals", "tokens in", "tokens out", "s per answer"]
+    columns += ["USD per episode", "USD per point"]
+    rows = []
+    for each in uses:
+        texts = [
+            "+".join(sorted(filter(None, each.models))),
+            f"{each.episodes:,}",
+            f"{each.answers:,}",
+            f"{each.invalid_rate:.1%}",
+            f"{each.refusals:,}",
+            f"{each.tokens_in:,}",
+            f"{each.tokens_out:,}",
+            f"{each.seconds / each.answers:.2f}" if each.answers else "",
+            _usd(each.usd_per_episode),
+            _usd(each.usd_per_point),
+        ]
+        name = each.operator if each.operator == each.lineup else f"{each.operator} in {each.lineup}"
+        rows.append([Cell(name), *map(Cell, texts)])
+    note = (
+        "Invalid: share of answers that were no legal action. Point: of return, summed over the agents of the model. "
+        "Without a price file there is no cost; replies from the cache count as they did when they were paid for."
+    )
+    return Table("models", "Language models", columns, rows, note, left=frozenset({"model"}))
+
+
+def _usd(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.wording import duration
 from mosaic_services.report.analysis import analyse
+from mosaic_services.report.models import ModelUse, count_use
 from mosaic_services.report.numbers import probability
 from mosaic_services.report.tables import headline
 
@@ -46,6 +47,7 @@ def lines_of(found: Analysis, *, report: str = "", rerun: str = "") -> list[str]
         padded += [text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True)]
         lines.append("  ".join(padded).rstrip())
     lines += _sentences(found)
+    lines += [_use(each) for each in count_use(found.plays)]
     lines += [f"warning: {warning}" for warning in found.warnings]
     if found.decision:
         lines.append(found.decision.words)
@@ -73,6 +75,13 @@ def _summary(found: Analysis) -> str:
     if isinstance(seconds := found.experiment.get("elapsed_s"), (int, float)):
         parts.append(duration(seconds))
     return "   ".join(parts)
+
+
+def _use(each: ModelUse) -> str:
+    """What a language model did and cost."""
+    said = f"{each.operator} in {each.lineup}: {each.answers:,} answers, {each.invalid_rate:.1%} invalid"
+    costs = [(each.usd_per_episode, "an episode"), (each.usd_per_point, "a point of return")]
+    return said + "".join(f", {usd:.2g} USD {what}" for usd, what in costs if usd is not None)
 
 
 def _sentences(found: Analysis) -> list[str]:

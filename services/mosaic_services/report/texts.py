@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from mosaic_services.report.tables import algorithm_table, failure_table, headline, matrix, mixes, pair_table
+from mosaic_services.report.tables import (
+    algorithm_table,
+    failure_table,
+    headline,
+    matrix,
+    mixes,
+    model_table,
+    pair_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +34,7 @@ _LATEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "\u2212": "$-$
 
 def all_tables(found: Analysis) -> list[Table]:
     """The tables that an experiment has, in the order of the report."""
-    tables = (headline, algorithm_table, pair_table, matrix, mixes, failure_table)
+    tables = (headline, algorithm_table, pair_table, matrix, mixes, model_table, failure_table)
     return [table for make in tables if (table := make(found)) is not None]
 
 

@@ -22,8 +22,12 @@ _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 _NAMES = {
     "\x1b[A": "up",
     "\x1b[B": "down",
+    "\x1b[C": "right",
+    "\x1b[D": "left",
     "\x1bOA": "up",
     "\x1bOB": "down",
+    "\x1bOC": "right",
+    "\x1bOD": "left",
     "\x1b": "escape",
     "\r": "enter",
     "\n": "enter",
@@ -55,7 +59,7 @@ class Keys:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._saved)  # type: ignore[arg-type]
 
     def next(self, timeout: float) -> str | None:
-        """Return the key pressed within `timeout` seconds: a character, or `up`, `down`, `enter`, `escape`."""
+        """Return the key pressed within `timeout` seconds: a character, or a name such as `up`."""
         if self._fd is None:
             select.select([], [], [], timeout)
             return None

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mosaic_bus.frames import Frame
     from mosaic_bus.frames.feed import FrameFeed
 
-__all__ = ["draw", "watch_frames"]
+__all__ = ["ALTERNATE", "BACK", "draw", "watch_frames"]
 
-_ALTERNATE, _BACK = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
+ALTERNATE, BACK = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW, _PLAIN = "\033[H", "\033[K", "\033[J", "\033[0m"
 _KEY_S = 0.02
 _FRAME_S = 0.05
@@ -50,7 +50,7 @@ def watch_frames(feed: FrameFeed) -> None:
     """Draw frames as they arrive, until q is pressed or the run has ended."""
     frame: Frame | None = None
     with Keys() as keys:
-        sys.stdout.write(_ALTERNATE)
+        sys.stdout.write(ALTERNATE)
         try:
             while not feed.is_over:
                 require_answers(feed.silent)
@@ -61,7 +61,7 @@ def watch_frames(feed: FrameFeed) -> None:
         except KeyboardInterrupt:
             return
         finally:
-            sys.stdout.write(_BACK)
+            sys.stdout.write(BACK)
             sys.stdout.flush()
     print(f"{plain(feed.state.name)} has ended ({feed.state.state})")
 

@@ -45,8 +45,11 @@ def command(
     timeout: Annotated[
         float | None, typer.Option("--timeout", min=0.1, help="Seconds for your move; then a no-op is played.")
     ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Print lines and read moves as lines, as in a pipe.")] = False,
 ) -> None:
-    """Play by hand: legal moves are listed, and a move is its number or its name. `q` ends it.
+    """Play by hand, with keys: frames and legal moves are shown. `q` ends it.
+
+    In a pipe, or with --lines, a move is a line: its number or its name.
 
     mosaic play tictactoe_v3 --with random
 
@@ -60,10 +63,21 @@ def command(
         playing = {name: each for name, each in {**operators, _PERSON: person}.items() if name in used}
         document = {"name": "play", "environment": {"id": environment}, "operators": playing, "lineups": lineups}
         experiment = make_experiment(document, environment)
-        opened = bus.request("operator", OpenSession(experiment=experiment.model_dump(mode="json")), timeout=30)
+        has_keys = sys.stdin.isatty() and sys.stdout.isatty() and not lines
+        fields = experiment.model_dump(mode="json")
+        opening = OpenSession(experiment=fields, frames="single" if has_keys else "off")
+        opened = bus.request("operator", opening, timeout=30)
         talk = Conversation(bus, opened.session)
+        watched = (steps, rate) if watch else None
         try:
-            _Play(talk, list(opened.boards), seed).run(None if not watch else (steps, rate))
+            play = _Play(talk, list(opened.boards), seed)
+            ready = play.await_boards()
+            if has_keys:
+                from mosaic_services.cli.play.screen import Screen  # noqa: PLC0415 - start-up time
+
+                Screen(bus, talk, ready, seed).run(watched)
+            else:
+                play.run(watched)
         finally:
             talk.close()
             _close(bus, opened.session)
@@ -115,29 +129,32 @@ class _Play:
         self._seed = seed
 
     def run(self, watched: tuple[int, float] | None) -> None:
-        """Play episodes until the player leaves, or one if nobody plays by hand."""
-        say(("starting the session…", "bright_black"))
-        self._await_boards()
+        """Play one episode, line by line."""
         self._talk.ask(cmd="reset", **({} if self._seed is None else {"seed": self._seed}))
         if watched is not None:
             self._watch(*watched)
         else:
             self._play()
 
-    def _await_boards(self) -> None:
+    def await_boards(self) -> dict[str, dict[str, Any]]:
+        """Wait until every board is ready or cannot be; return what each says about itself."""
+        say(("starting the session…", "bright_black"))
         waiting = set(self._boards)
+        ready = {}
         while waiting:
             told = self._listen()
             if told.get("type") != "board":
                 continue
             if told["status"] == "ready":
                 waiting.discard(told["board"])
+                ready[told["board"]] = told
             elif told["status"] in {"refused", "failed"}:
                 waiting.discard(told["board"])
                 self._boards.remove(told["board"])
                 say((f"{told['board']}: ", "bold"), (str(told.get("message")), "red"))
         if not self._boards:
             raise InputError("no board can be played")
+        return ready
 
     def _listen(self) -> dict[str, Any]:
         told = self._talk.listen(_START_S)

@@ -37,6 +37,7 @@ class Conversation:
         self._next = 0
         self._number = 0
         self._looked_at = 0.0
+        self._caught_up_at = 0.0
 
     def ask(self, **request: Any) -> None:
         """Send a request, as soon as the session listens."""
@@ -62,8 +63,9 @@ class Conversation:
                 return None
             message = self._bus.wait_for(self._heard, min(left, _LOOK_S))
             if message is None:
-                self._catch_up()
-                self._require_alive()
+                if time.monotonic() - self._caught_up_at >= _LOOK_S:
+                    self._catch_up()
+                    self._require_alive()
             elif message.payload.get("first", 0) > self._next:
                 self._catch_up()
             else:
@@ -87,6 +89,7 @@ class Conversation:
 
     def _catch_up(self) -> None:
         """Ask the store for lines that were missed."""
+        self._caught_up_at = time.monotonic()
         try:
             rows = self._bus.request("telemetry", Events(run=self.session, start=self._next)).rows
         except CommandRefusedError:  # nothing is stored yet
