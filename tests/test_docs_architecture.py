@@ -15,6 +15,7 @@ PLACES = (
     ROOT / "workers" / "kit",
     ROOT / "workers" / "cleanrl_worker",
     ROOT / "workers" / "arena_worker",
+    ROOT / "workers" / "llm_worker",
 )
 
 

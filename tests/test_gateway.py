@@ -214,6 +214,58 @@ def test_log_is_pulled_by_number(stack, gateway):
         assert lines == list(range(len(lines)))
 
 
+def test_events_are_pulled_by_number_and_kind(stack, gateway):
+    run = stack.submit(config={"events": 40, "episode_steps": 4})
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    with gateway.page() as page:
+        say(page, type="watch_events", id=4, run=run, kinds=["episode"])
+        told = until(page, lambda message: message["type"] == "events")
+        assert {row["event"] for row in told["rows"]} == {"episode"}
+        assert [json.loads(row["line"])["event"] for row in told["rows"]] == ["episode"] * len(told["rows"])
+        second = told["rows"][1]["number"]
+        say(page, type="watch_events", id=4, run=run, kinds=["episode"], start=second)
+        later = until(page, lambda message: message["type"] == "events" and message["start"] == second)
+        assert later["rows"] == told["rows"][1:]
+
+
+def test_scripts_of_a_host_are_described_by_their_comments(stack, gateway, tmp_path):
+    (tmp_path / "two.sh").write_text(
+        "# @description Two trainings\n# @phases first, second\n# @total_timesteps 6_000\n"
+    )
+    (tmp_path / "bare.sh").write_text("echo hello\n")
+    (tmp_path / "notes.txt").write_text("# @description no script\n")
+    found = gateway.command("supervisor.testhost", "scripts", folder=str(tmp_path)).json()
+    assert found["folder"] == str(tmp_path)
+    assert found["scripts"] == [
+        {"path": str(tmp_path / "bare.sh"), "description": "", "phases": [], "total_timesteps": None},
+        {
+            "path": str(tmp_path / "two.sh"),
+            "description": "Two trainings",
+            "phases": ["first", "second"],
+            "total_timesteps": 6000,
+        },
+    ]
+    assert gateway.command("supervisor.testhost", "scripts").json()["scripts"] == []
+    assert gateway.command("supervisor.testhost", "scripts", folder=str(tmp_path / "gone")).status == 404
+    assert gateway.command("supervisor.testhost", "scripts", token=gateway.viewer).status == 403
+
+
+def test_text_of_an_experiment_file_is_checked(gateway):
+    text = "name: checked\nenvironment: {id: CartPole-v1}\noperators: {random: {worker: random}}\nepisodes: 5\n"
+    found = gateway.command("operator", "check_experiment", token=gateway.viewer, text=text).json()
+    assert (found["ok"], found["experiment"]["episodes"], found["plan"]["missing"]) == (True, 5, 5)
+    for wrong, field, said in (
+        ("name: [a", "", "line 1: not YAML"),
+        ("just words", "", "a map of fields"),
+        (text.replace("episodes: 5", "episodes: many"), "episodes", "many"),
+    ):
+        told = gateway.command("operator", "check_experiment", text=wrong)
+        assert (told.status, told.json()["ok"], told.json()["plan"]) == (200, False, None)
+        assert told.json()["problems"][0]["field"] == field
+        assert said in told.json()["problems"][0]["message"]
+
+
 def test_page_without_credit_gets_nothing_then_the_newest(stack, gateway, run):
     with gateway.page() as page:
         read(page)

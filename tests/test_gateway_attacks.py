@@ -49,6 +49,8 @@ def test_nothing_is_answered_without_a_token(gateway):
         ("POST", "/api/scheduler/runs"),
         ("GET", "/files/x/1/log.txt"),
         ("GET", "/frames/x.mjpeg"),
+        ("GET", "/reports/x"),
+        ("GET", "/reports/x/index.html"),
         ("GET", "/nowhere"),
         ("HEAD", "/"),
     ):
@@ -149,6 +151,37 @@ def test_page_is_served_from_its_folder_and_nothing_else(gateway):
     assert gateway.get("/assets/app.js").body == b"1"
     for path in ("/none.js", "/link.txt", "/../outside.txt", "/%2e%2e/outside.txt", "/..%2foutside.txt", "/a%00.js"):
         assert gateway.get(path).status == 404
+
+
+def test_reports_run_no_script_and_lead_nowhere_else(stack, gateway):
+    folder = stack.home.experiments / "trial"
+    (folder / "report").mkdir(parents=True)
+    (folder / "report" / "index.html").write_text("<script>alert(1)</script>")
+    (folder / "state.json").write_text("secret")
+    (folder / "report" / "link.json").symlink_to(folder / "state.json")
+    page = gateway.get("/reports/trial/index.html")
+    policy = page.headers["content-security-policy"]
+    assert page.status == 200
+    assert "default-src 'none'" in policy
+    assert "sandbox" in policy
+    assert "script" not in policy  # neither a source of scripts nor `allow-scripts`
+    assert "frame-ancestors 'self'" in policy
+    assert gateway.get("/reports/trial").json()["written_at"] > 0
+    assert gateway.get("/reports/nothing").json() == {"written_at": None}
+    for path in (
+        "trial/link.json",
+        "trial/../state.json",
+        "trial/%2e%2e/state.json",
+        "trial/..%2fstate.json",
+        "../experiments/trial/index.html",
+        "%2e%2e/x",
+        "trial/report",
+        "trial//index.html",
+        "trial/%00",
+    ):
+        answer = gateway.get(f"/reports/{path}")
+        assert answer.status == 404, path
+        assert b"secret" not in answer.body
 
 
 def test_viewer_can_look_but_not_command(gateway):

@@ -32,6 +32,11 @@ class StackHome(Home):
         return self.path / "experiments"
 
     @property
+    def shared(self) -> Path:
+        """What the workers of this host share: `shared/<worker>/`; their counters are in `shared/counters/`."""
+        return self.path / "shared"
+
+    @property
     def logs(self) -> Path:
         """What the services print: `logs/<service>.log`."""
         return self.path / "logs"
@@ -69,6 +74,7 @@ class StackHome(Home):
             self.runs,
             self.experiments,
             self.logs,
+            self.shared,
             self.scheduler_store.parent,
             self.telemetry_store.parent,
             self.gateway,

@@ -95,6 +95,7 @@ def test_modules_to_import_beforehand_are_read(tmp_path: Path, given: str, modul
         ({"profiles": "[default]\npython = 3.11\n"}, "python is 3.11, not a string"),
         ({"profiles": "[default]\npython = 'three'\n"}, "'three' is not a version range"),
         ({"profiles": "[default]\nenv = 'A=1'\n"}, "env is 'A=1'"),
+        ({"profiles": "[default]\nno_deps = 'yes'\n"}, "no_deps is 'yes', not true or false"),
         ({"profiles": "[default]\nbuild_constraints = 5\n"}, "build_constraints is 5, not a string"),
         ({"profiles": "[default]\nbuild_constraints = 'no.txt'\n"}, "no.txt, which do not exist"),
         ({"profiles": "[default]\nupstream = ['x.py']\n"}, "upstream is ['x.py'], not a string"),

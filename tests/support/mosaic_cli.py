@@ -21,7 +21,9 @@ class Cli:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.env = {**os.environ, "MOSAIC_HOME": str(home), "NO_COLOR": "1", "TERM": "dumb"}
-        self.env.pop("MOSAIC_BUS", None)
+        # readline, which pytest may load, sets the last two: a terminal of another size would be misread.
+        for name in ("MOSAIC_BUS", "COLUMNS", "LINES"):
+            self.env.pop(name, None)
 
     def __call__(
         self, *arguments: str, code: int | None = 0, timeout: float = 300, stdin: str = ""

@@ -124,7 +124,8 @@ def _install_lock(environment: Environment, follow: Callable[[str], None], held:
     step = "installing the locked packages"
     profile = environment.recipe.profiles[environment.profile]
     if profile.build_constraints is None:
-        _pip(step, environment, ["--only-binary", ":all:", "-r", str(profile.lock)], follow, held)
+        options = ["--only-binary", ":all:", *(["--no-deps"] if profile.no_deps else [])]
+        _pip(step, environment, [*options, "-r", str(profile.lock)], follow, held)
         return
     lines = profile.lock.read_text().splitlines()
     tools = {_name(line) for line in profile.build_constraints.read_text().splitlines()}

@@ -52,6 +52,8 @@ class Profile:
     warm: tuple[str, ...] | None = None
     # Constraints for building packages that come as source only.
     build_constraints: Path | None = None
+    # Whether the lock is installed as it is, without what its packages ask for.
+    no_deps: bool = False
     # A file that every checkout of the library has, if the worker accepts one.
     upstream: str | None = None
 
@@ -109,12 +111,14 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
         raise RecipeError(f"{folder}/profiles.toml: {name!r} is not a table; profiles look like [default]")
     if not _PROFILE.fullmatch(name):
         raise RecipeError(f"{where}: only a-z, 0-9, _, . and - are allowed in a profile's name")
-    if unknown := set(table) - {"lock", "python", "summary", "env", "warm", "build_constraints", "upstream"}:
+    if unknown := set(table) - {"lock", "python", "summary", "env", "warm", "build_constraints", "no_deps", "upstream"}:
         raise RecipeError(f"{where} has unknown field {min(unknown)!r}")
     given = {"lock": f"locks/{name}.lock", "python": ">=3.11", "summary": "", **table}
     for field_name in ("lock", "python", "summary", "build_constraints", "upstream"):
         if not isinstance(given.get(field_name, ""), str):
             raise RecipeError(f"{where}: {field_name} is {given[field_name]!r}, not a string")
+    if type(given.get("no_deps", False)) is not bool:
+        raise RecipeError(f"{where}: no_deps is {given['no_deps']!r}, not true or false")
     env = given.get("env", {})
     if not isinstance(env, dict):
         raise RecipeError(f"{where}: env is {env!r}, not a table of names and values")
@@ -139,6 +143,7 @@ def _profile(folder: Path, name: str, table: Any) -> Profile:
         env={key: str(value) for key, value in env.items()},
         warm=None if warm is None else tuple(warm),
         build_constraints=build_constraints,
+        no_deps=given.get("no_deps", False),
         upstream=given.get("upstream"),
     )
 

@@ -28,7 +28,7 @@ _OPEN = frozenset({"/healthz"})
 
 CONTENT_SECURITY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:;"
-    " connect-src 'self'; font-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none';"
+    " connect-src 'self'; font-src 'self'; manifest-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'"
 )
 _HEADERS = {

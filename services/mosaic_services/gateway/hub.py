@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from mosaic_bus import topics
 from mosaic_bus.client.follower import Follower
-from mosaic_bus.commands import Logs, Series
-from mosaic_bus.messages import BuildProgress, ServiceState, StoredPositions
+from mosaic_bus.commands import Events, Logs, Series
+from mosaic_bus.messages import BuildProgress, ExperimentState, ServiceState, StoredPositions
 from mosaic_services.gateway.frames import Frames
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Hub:
         self.frames = Frames(bus, self.host_of)
         self.services: dict[str, ServiceState] = {}
         self.builds: dict[str, BuildProgress] = {}
-        # Counts changes of services and builds; the view counts those of runs and hosts.
+        # Those that were heard of: an experiment is published while it is played, and when it ends.
+        self.experiments: dict[str, ExperimentState] = {}
+        # Counts changes of services, builds and experiments; the view counts those of runs and hosts.
         self.revision = 0
         self.pulls = 0
         self._pages: dict[object, Callable[[set[tuple[str, str]]], None]] = {}
@@ -80,7 +82,9 @@ class Hub:
 
     async def start(self) -> None:
         """Subscribe. The view fills when the scheduler answers."""
-        self._subscription = self.bus.subscribe(topics.STORED, topics.SERVICE_STATES, "build.", max_queue=_QUEUE)
+        self._subscription = self.bus.subscribe(
+            topics.STORED, topics.SERVICE_STATES, topics.EXPERIMENT_STATES, "build.", max_queue=_QUEUE
+        )
         await self.follower.start()
 
     async def close(self) -> None:
@@ -107,6 +111,10 @@ class Hub:
                 elif message.topic.startswith(topics.SERVICE_STATES):
                     state = ServiceState.model_validate(message.payload)
                     self.services[state.service] = state
+                    self.revision += 1
+                elif message.topic.startswith(topics.EXPERIMENT_STATES):
+                    experiment = ExperimentState.model_validate(message.payload)
+                    self.experiments[experiment.experiment] = experiment
                     self.revision += 1
                 else:
                     progress = BuildProgress.model_validate(message.payload)
@@ -147,6 +155,12 @@ class Hub:
         """Ask for lines of a log."""
         command = Logs(run=run, attempt=attempt, start=start, limit=limit)
         key = ("log", run, attempt, start, limit)
+        return await self._once(key, lambda: self.bus.request("telemetry", command, timeout=_ANSWER_S))  # type: ignore[no-any-return]
+
+    async def events(self, run: str, attempt: int, kinds: tuple[str, ...], start: int, limit: int) -> Rows:
+        """Ask for events of an attempt."""
+        command = Events(run=run, attempt=attempt, kinds=list(kinds), start=start, limit=limit)
+        key = ("events", run, attempt, kinds, start, limit)
         return await self._once(key, lambda: self.bus.request("telemetry", command, timeout=_ANSWER_S))  # type: ignore[no-any-return]
 
     async def _once(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:

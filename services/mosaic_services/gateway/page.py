@@ -84,6 +84,17 @@ class WatchLog(_Said):
     start: Place = 0
 
 
+class WatchEvents(_Said):
+    """Events of an attempt, as their lines, from a number on."""
+
+    type: Literal["watch_events"]
+    id: Id
+    run: RunId
+    attempt: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    kinds: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=20)] = []
+    start: Place = 0
+
+
 class WatchFrames(_Said):
     """The newest frame of a run, whenever there is one."""
 
@@ -101,9 +112,8 @@ class Unwatch(_Said):
     id: Id
 
 
-_SAID: TypeAdapter[Credit | WatchStates | WatchSeries | WatchLog | WatchFrames | Unwatch] = TypeAdapter(
-    Annotated[Credit | WatchStates | WatchSeries | WatchLog | WatchFrames | Unwatch, Field(discriminator="type")]
-)
+Said = Credit | WatchStates | WatchSeries | WatchLog | WatchEvents | WatchFrames | Unwatch
+_SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="type")])
 
 
 @dataclass
@@ -114,10 +124,13 @@ class _Curves:
 
 
 @dataclass
-class _Log:
+class _Lines:
+    """Lines of a log, or of a journal if `kinds` is not None."""
+
     run: str
     attempt: int | None
     start: int
+    kinds: tuple[str, ...] | None = None
     due: bool = True
 
 
@@ -140,7 +153,7 @@ class Page:
     credits: int = CREDITS
     _states: tuple[int, int] | None = None  # revisions of the view and the hub that it has; None: it wants none
     _silent: frozenset[str] = frozenset()  # the services that it knows to be silent
-    _watches: dict[int, _Curves | _Log | _Stream] = field(default_factory=dict)
+    _watches: dict[int, _Curves | _Lines | _Stream] = field(default_factory=dict)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _starved_since: float | None = None
 
@@ -191,7 +204,7 @@ class Page:
                 return BAD_MESSAGE
             self._wake.set()
 
-    def _take(self, said: Credit | WatchStates | WatchSeries | WatchLog | WatchFrames | Unwatch) -> None:
+    def _take(self, said: Said) -> None:
         match said:
             case Credit():
                 self.credits = min(MOST_CREDITS, self.credits + said.n)
@@ -202,7 +215,9 @@ class Page:
                 wish = Wish(said.run, tuple(said.metrics), said.agent, said.max_points)
                 self._begin(said.id, _Curves(wish, tuple(said.since)))
             case WatchLog():
-                self._begin(said.id, _Log(said.run, said.attempt, said.start))
+                self._begin(said.id, _Lines(said.run, said.attempt, said.start))
+            case WatchEvents():
+                self._begin(said.id, _Lines(said.run, said.attempt, said.start, tuple(said.kinds)))
             case WatchFrames():
                 relay = self.hub.frames.join(said.run, said.max_dim)
                 self._begin(said.id, _Stream(said.run, said.stream, said.max_dim, relay))
@@ -211,7 +226,7 @@ class Page:
                 if (watch := self._watches.pop(said.id, None)) is not None:
                     self._end(watch, said.id)
 
-    def _begin(self, number: int, watch: _Curves | _Log | _Stream) -> None:
+    def _begin(self, number: int, watch: _Curves | _Lines | _Stream) -> None:
         if (before := self._watches.pop(number, None)) is not None:
             self._end(before, number)
         if len(self._watches) >= _MOST_WATCHES:
@@ -219,7 +234,7 @@ class Page:
             self._end(self._watches.pop(oldest), oldest)
         self._watches[number] = watch
 
-    def _end(self, watch: _Curves | _Log | _Stream, number: int | None = None) -> None:
+    def _end(self, watch: _Curves | _Lines | _Stream, number: int | None = None) -> None:
         if isinstance(watch, _Stream):
             for key in [key for key in watch.relay.on_news if key[0] is self and number in (None, key[1])]:
                 del watch.relay.on_news[key]
@@ -229,8 +244,8 @@ class Page:
         for watch in self._watches.values():
             if isinstance(watch, _Curves):
                 watch.due |= (watch.wish.run, "journal") in grown
-            elif isinstance(watch, _Log):
-                watch.due |= (watch.run, "log") in grown
+            elif isinstance(watch, _Lines):
+                watch.due |= (watch.run, "log" if watch.kinds is None else "journal") in grown
         self._wake.set()
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
@@ -246,7 +261,7 @@ class Page:
                 if self._is_starved():
                     return UNREAD
                 continue
-            for step in (self._send_states, self._send_curves, self._send_logs, self._send_frames):
+            for step in (self._send_states, self._send_curves, self._send_lines, self._send_frames):
                 if not await step():
                     return UNREAD
 
@@ -280,6 +295,7 @@ class Page:
         if self._states[1] != hub.revision:
             message["services"] = [each.model_dump(mode="json") for each in hub.services.values()]
             message["builds"] = [each.model_dump(mode="json") for each in hub.builds.values()]
+            message["experiments"] = [each.model_dump(mode="json") for each in hub.experiments.values()]
         self._states, self._silent = (view.revision, hub.revision), frozenset(silent)
         return await self._spend(message)
 
@@ -303,14 +319,17 @@ class Page:
                 return False
         return True
 
-    async def _send_logs(self) -> bool:
-        due = [(number, each) for number, each in self._watches.items() if isinstance(each, _Log) and each.due]
+    async def _send_lines(self) -> bool:
+        due = [(number, each) for number, each in self._watches.items() if isinstance(each, _Lines) and each.due]
         for number, watch in due:
             if self.credits <= 0:
                 return True
             watch.due = False
             try:
-                page = await self.hub.log(watch.run, watch.attempt, watch.start, _LOG_LINES)
+                if watch.kinds is None:
+                    page = await self.hub.log(watch.run, watch.attempt, watch.start, _LOG_LINES)
+                else:
+                    page = await self.hub.events(watch.run, watch.attempt or 1, watch.kinds, watch.start, _LOG_LINES)
             except BusError as error:
                 if not await self._say_failed(number, watch, error):
                     return False
@@ -321,9 +340,9 @@ class Page:
             watch.due = page.next is not None
             if watch.due:
                 self._wake.set()
-            if not await self._spend(
-                {"type": "log", "id": number, "run": watch.run, "start": start, "rows": page.rows, "next": watch.start}
-            ):
+            kind = "log" if watch.kinds is None else "events"
+            place = {"start": start, "rows": page.rows, "next": watch.start}
+            if not await self._spend({"type": kind, "id": number, "run": watch.run, **place}):
                 return False
         return True
 
@@ -343,7 +362,7 @@ class Page:
                 self._wake.set()
         return True
 
-    async def _say_failed(self, number: int, watch: _Curves | _Log, error: BusError) -> bool:
+    async def _say_failed(self, number: int, watch: _Curves | _Lines, error: BusError) -> bool:
         """Tell why there is nothing. A run without events has none yet; the store may be away for a moment."""
         if isinstance(error, CommandRefusedError) and error.code == RefusalCode.UNKNOWN_RUN:
             return True

@@ -22,6 +22,7 @@ from mosaic_bus.refusals import RefusalCode, RefusalDetails, explain, find_probl
 from mosaic_services.gateway.guard import refuse
 from mosaic_services.gateway.masking import mask
 from mosaic_services.gateway.registry import STATUS, find_command, is_query, openapi
+from mosaic_services.gateway.reports import Reports
 from mosaic_services.gateway_files import Role
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ _SHOWN = {
     ".yaml": "text/plain; charset=utf-8",
 }
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})")
-_NO_PAGE = "No dashboard was built here. Commands are below /api/, live data is at /ws: see docs/gateway.md."
+_NO_PAGE = (
+    "The dashboard is not built: run scripts/setup. Commands are below /api/, live data at /ws: see docs/gateway.md."
+)
 _BOUNDARY = "frame"
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -66,8 +69,9 @@ _LEAST_DIMENSION, _MOST_DIMENSION = 16, 4096
 class Routes:
     """The handlers, on a connection to the bus."""
 
-    def __init__(self, bus: BusClient, hub: Hub, page: Path) -> None:
+    def __init__(self, bus: BusClient, hub: Hub, page: Path, experiments: Path) -> None:
         self._bus = bus
+        self._reports = Reports(experiments)
         self._hub = hub
         self._page = page
         self._missing = "no such file" if page.is_dir() else _NO_PAGE
@@ -80,6 +84,8 @@ class Routes:
             Route("/api/{service}/{command}", self.command, methods=["POST"]),
             Route("/files/{run}/{path:path}", self.file),
             Route("/frames/{run}.mjpeg", self.frames),
+            Route("/reports/{experiment}", self._reports.about),
+            Route("/reports/{experiment}/{path:path}", self._reports.file),
             Route("/{path:path}", self.static),
         ]
 
@@ -213,7 +219,7 @@ class Routes:
     async def static(self, request: Request) -> Response:
         """Return a file of the page, if it was built; all addresses without a file are views of it."""
         asked = request.path_params["path"]
-        if asked.startswith(("api/", "files/", "frames/")):
+        if asked.startswith(("api/", "files/", "frames/", "reports/")):
             return refuse(404, "unknown_route", f"there is no /{asked}")
         found = await asyncio.to_thread(self._find, asked or "index.html")
         if found is None and "." not in PurePosixPath(asked).name:

@@ -41,8 +41,8 @@ _MOST_CONNECTIONS = 512
 _TOO_MANY = 4429
 _SHUTDOWN_S = 2
 _MESSAGE_BYTES = 64 * 1024
-# Where the dashboard is built to.
-_PAGE = Path(mosaic_services.__file__).parents[2] / "dashboard" / "dist"
+# Where scripts/setup builds the dashboard.
+_PAGE = Path(mosaic_services.__file__).parents[1] / "dashboard" / "dist"
 
 
 class _Server(uvicorn.Server):
@@ -74,7 +74,8 @@ class GatewayService(Service):
         self.hub = Hub(self.bus)
         self._pages = 0
         self._closing = asyncio.Event()
-        routes = Routes(self.bus, self.hub, Path(tuning.page).expanduser() if tuning.page else _PAGE)
+        page = Path(tuning.page).expanduser() if tuning.page else _PAGE
+        routes = Routes(self.bus, self.hub, page, home.experiments)
         inner = Starlette(routes=[WebSocketRoute("/ws", self._serve_page), *routes.table()])
         self.app: ASGIApp = Guard(inner, access, allowed_hosts(tuning, self.port), secure=secure)
         self._server = _Server(

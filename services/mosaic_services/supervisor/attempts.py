@@ -91,7 +91,7 @@ class Attempts:
         self.stirred = WakeUp()
         self.warm_starts = 0
         self.cold_starts = 0
-        self._preparation = Preparation(builder, gpus)
+        self._preparation = Preparation(builder, gpus, home.shared)
         self._templates = templates
         self._bridge = bridge
         self._journals = JournalWatch(bridge.look)

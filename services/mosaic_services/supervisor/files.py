@@ -13,6 +13,7 @@ from mosaic_bus.commands import FileChunk, FileEntry, FilesResult
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import RefusalCode, RefusalDetails, brief
 from mosaic_services.attempt_folder import layout
+from mosaic_services.open_below import open_below, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +45,11 @@ def list_files(home: StackHome, command: Files) -> FilesResult:
 def read_file(home: StackHome, command: ReadFile) -> FileChunk:
     """Read a part of a regular file below a run's folder."""
     _folder(home, command.run)
-    parts = command.path.split("/")
-    if any(part in {"", ".", ".."} or "\0" in part for part in parts) or parts[-1] in _WITH_CONFIG:
-        raise _unknown(command)
     try:
-        with _open_below(home.runs, [command.run, *parts]) as file:
+        parts = parts_of(command.path)
+        if parts[-1] in _WITH_CONFIG:
+            raise _unknown(command)
+        with open_below(home.runs, [command.run, *parts]) as file:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise _unknown(command)
@@ -88,24 +89,6 @@ def _folder(home: StackHome, run: str) -> Path:
 def _unknown(command: ReadFile) -> CommandRefusedError:
     said = f"run {command.run} has no file {command.path!r} that may be read: see the command files"
     return CommandRefusedError(RefusalCode.UNKNOWN_FILE, said, RefusalDetails(value=brief(command.path)))
-
-
-@contextlib.contextmanager
-def _open_below(folder: Path, parts: list[str]) -> Iterator[int]:
-    """Open a file part by part, so that no link can lead elsewhere, even one that is made meanwhile."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts[:-1]:
-            inside = os.open(part, flags | os.O_DIRECTORY, dir_fd=file)
-            os.close(file)
-            file = inside
-        inside = os.open(parts[-1], flags, dir_fd=file)
-        os.close(file)
-        file = inside
-        yield file
-    finally:
-        os.close(file)
 
 
 def _walk(folder: Path, depth: int = 0) -> Iterator[tuple[str, os.stat_result]]:

@@ -11,6 +11,7 @@ from mosaic_services.processes import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from mosaic_bus.commands import Place
     from mosaic_bus.messages import RunSpec
@@ -24,8 +25,9 @@ __all__ = ["Preparation"]
 class Preparation:
     """Prepares attempts on a host with these environments and GPUs."""
 
-    def __init__(self, builder: Builder, gpus: frozenset[str]) -> None:
+    def __init__(self, builder: Builder, gpus: frozenset[str], shared: Path) -> None:
         self._builder = builder
+        self._shared = shared
         self._gpus = gpus
 
     def require_environments(self, spec: RunSpec) -> None:
@@ -57,6 +59,7 @@ class Preparation:
             "MOSAIC_RUN_ID": folder.key.run,
             "MOSAIC_ATTEMPT": str(folder.key.attempt),
             "MOSAIC_RUN_DIR": str(folder.path),
+            "MOSAIC_SHARED_DIR": str(self._shared),
             MARK: folder.process_mark,
             **self._gpu_environ(placed.gpus),
         }

@@ -29,6 +29,8 @@ from mosaic_bus.commands import (
     ReadFile,
     RemoveFiles,
     Resend,
+    Scripts,
+    ScriptsResult,
     Stop,
     Tell,
     WatchFrames,
@@ -55,9 +57,11 @@ from mosaic_services.supervisor.builder import Builder, BuildFailedError
 from mosaic_services.supervisor.frames import Frames
 from mosaic_services.supervisor.inputs import with_inputs
 from mosaic_services.supervisor.pictures import Lease, Pictures
+from mosaic_services.supervisor.scripts import list_scripts
 from mosaic_services.supervisor.templates import Templates
 from mosaic_services.supervisor.usage import UsageMeter
 from mosaic_services.supervisor.watcher import Watcher
+from mosaic_services.supervisor.worker_counters import worker_counters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,6 +121,7 @@ class SupervisorService(Service):
         self.handle(FrameStreams, self._on_frame_streams)
         self.handle(WatchFrames, self._on_watch_frames)
         self.handle(Install, self._on_install)
+        self.handle(Scripts, self._on_scripts)
         self.handle(Files, self._on_files)
         self.handle(ReadFile, self._on_read_file)
         self.handle(DiskUse, self._on_disk_use)
@@ -167,7 +172,7 @@ class SupervisorService(Service):
         self.bus.publish(topics.host_state(self.host), self._host_state())
 
     def counters(self) -> dict[str, int | float]:
-        """Return counters of the bridge, attempts, templates and frames."""
+        """Return counters of the bridge, attempts, templates and frames, and those that workers share."""
         carried: dict[str, int | float] = {f"bridge_{name}": count for name, count in self.bridge.counters.items()}
         return {
             **carried,
@@ -179,6 +184,7 @@ class SupervisorService(Service):
             "bad_reports": self._bad_reports,
             **self.frames.counters,
             **self.pictures.counters,
+            **worker_counters(self.attempts.home.shared),
         }
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────
@@ -255,6 +261,9 @@ class SupervisorService(Service):
         except (BuildFailedError, CommandRefusedError) as error:  # `build.<host>.` has told it
             _log.warning("not installed", worker=worker, profile=profile, reason=str(error))
         self.attempts.changed.set()
+
+    async def _on_scripts(self, command: Scripts) -> ScriptsResult:
+        return await asyncio.to_thread(list_scripts, self.home, command.folder)
 
     async def _on_files(self, command: Files) -> FilesResult:
         return await asyncio.to_thread(files.list_files, self.home, command)
