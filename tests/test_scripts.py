@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+DASHBOARD = Path("services", "dashboard")
 
 
-def run(*command, **options):
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **options)
+def run(*command, timeout=100, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)
 
 
 @pytest.fixture
@@ -21,6 +22,8 @@ def checkout(tmp_path):
     for name in ("bus", "services", "workers/kit"):
         (tmp_path / name).mkdir(parents=True)
         shutil.copy(ROOT / name / "pyproject.toml", tmp_path / name)
+    without_built = shutil.ignore_patterns("node_modules", "dist")
+    shutil.copytree(ROOT / DASHBOARD, tmp_path / DASHBOARD, ignore=without_built)
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts")
     for lock in ROOT.glob("*.lock"):
@@ -96,6 +99,30 @@ def test_setup_shows_what_pip_said_when_it_fails(checkout):
     assert "packages of requirements.lock … failed" in result.stdout
     assert "this is no requirement" in result.stderr
     assert not list((checkout / ".venv").glob("*.stamp"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_setup_builds_the_dashboard_without_node_and_says_loudly_if_it_cannot(checkout):
+    folder = make_bin(checkout / "bin")
+    for name in ("sh", "mktemp", "uname", "ls"):
+        (folder / name).symlink_to(shutil.which(name))
+    env = os.environ | {"PATH": str(folder), "PYTHON": sys.executable, "TMPDIR": str(checkout / "tmp")}
+    (checkout / "tmp").mkdir()
+    setup = (checkout / "scripts" / "setup", "--page")
+    first = run(*setup, env=env, timeout=1000)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "node from PyPI, to build the dashboard" in first.stdout
+    assert (checkout / DASHBOARD / "dist" / "index.html").exists()
+    assert list((checkout / "tmp").iterdir()) == [], "the node was thrown away"
+    assert run(*setup, env=env).stdout == ""
+
+    (checkout / DASHBOARD / "src" / "main.tsx").write_text("const wrong: number = 'text';\n")
+    env["PATH"] = os.environ["PATH"] if shutil.which("npm") else env["PATH"]
+    second = run(*setup, env=env, timeout=1000)
+    assert second.returncode == 1
+    assert "dashboard (services/dashboard) … failed" in second.stdout
+    assert "is not assignable to type 'number'" in second.stderr
 
 
 def test_bench_lists_the_benches_and_refuses_others(tmp_path):

@@ -7,6 +7,16 @@ so that a busy machine does not change it much:
 - zoom_ms: 1 % of its steps, thinned to 2,000.
 - scale_ratio: the same as series_ms for ten times as many points, divided by it.
 - spikes: how many of the planted spikes an answer of 2,000 points shows, each found by zooming in to its bucket.
+
+Then, with a real stack, Chromium and pages (`_gateway_pages.py`; --store-only leaves them out):
+- first_paint_ms: wall time from the address to the first painted row of the table, with 500 stored runs.
+- paint_ratio: the same with 5,000 runs, divided by it.
+- frame_p50_ms: from the publication of a 640x480 frame by its worker to its drawing on the canvas.
+- js_kb: the page's scripts, gzipped.
+- stream_events_per_s, fairness: events that twenty pages receive together while a run emits 8,000 a second; the slowest
+  page divided by the fastest.
+- training_ratio: steps per second of a run that twenty pages follow, divided by those without any page, in turns.
+Wall times depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -97,9 +107,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--spikes", type=int, default=1000)
+    parser.add_argument("--store-only", action="store_true", help="leave out what needs a browser")
+    parser.add_argument("--pages-only", action="store_true", help="leave out the store")
     arguments = parser.parse_args()
-    points = arguments.points
-    planted = random.Random(1).sample(range(points), arguments.spikes)
+    result: dict[str, float] = {} if arguments.pages_only else measure_store(arguments.points, arguments.spikes)
+    if not arguments.store_only:
+        from _gateway_pages import measure  # noqa: PLC0415 - needs the packages of scripts/setup --dev
+
+        result |= measure(say)
+    print(json.dumps(result))
+
+
+def measure_store(points: int, count: int) -> dict[str, float]:
+    """Return the figures of the store alone."""
+    planted = random.Random(1).sample(range(points), count)
     spikes = {step: SPIKE + place for place, step in enumerate(planted)}
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as scratch:
         say(f"storing {points:,} points")
@@ -109,13 +130,12 @@ def main() -> None:
         found = find_spikes(queries, points)
         say(f"storing {10 * points:,} points")
         large_ms = cpu_ms(fill(Path(scratch) / "ten.db", 10 * points, {}))
-    result = {
+    return {
         "series_ms": round(series_ms, 1),
         "zoom_ms": round(zoom_ms, 1),
         "scale_ratio": round(large_ms / series_ms, 2),
         "spikes": len(found & set(spikes.values())),
     }
-    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,47 @@
+/** Live pictures of a run. Each is decoded off the main thread; credits go back when it is drawn. */
+
+import { follow } from "./connection";
+import type { FrameHead } from "./types";
+
+export interface FrameWish {
+  stream?: string | null;
+  maxDim?: 160 | 320 | 640 | 1280;
+  /** Time to ask for nothing after each picture: many small ones need not move like a film. */
+  pauseMs?: number;
+}
+
+export function watchFrames(
+  run: string,
+  { stream = null, maxDim = 320, pauseMs = 0 }: FrameWish,
+  draw: (head: FrameHead, picture: ImageBitmap) => void,
+): () => void {
+  const newest = new Map<string, number>();
+  let ended = false;
+  let timer = 0;
+  let watch: { end(): void } | null = null;
+  const begin = () => {
+    watch = follow({ ask: () => ({ type: "watch_frames", run, stream, max_dim: maxDim }), take });
+  };
+  const take = async (head: FrameHead, jpeg: Uint8Array<ArrayBuffer> | null) => {
+    if (!jpeg || ended) return;
+    if (pauseMs && watch) {
+      watch.end();
+      watch = null;
+      timer = window.setTimeout(begin, pauseMs);
+    }
+    const picture = await createImageBitmap(new Blob([jpeg], { type: "image/jpeg" })).catch(() => null);
+    if (!picture) return;
+    // Pictures are decoded side by side: an older one must not replace a newer one.
+    if (!ended && head.wall >= (newest.get(head.stream) ?? 0)) {
+      newest.set(head.stream, head.wall);
+      draw(head, picture);
+    }
+    picture.close();
+  };
+  begin();
+  return () => {
+    ended = true;
+    clearTimeout(timer);
+    watch?.end();
+  };
+}

@@ -1,0 +1,125 @@
+/** What a comparison needs of its runs: specifications, scores and curves, asked for again while runs go on. */
+
+import { signal, type Signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { api, explain } from "../bus/api";
+import { summaries } from "../bus/states";
+import { isFinal, type CurveChunk, type RunCurves, type RunDetail, type RunSpec, type RunState, type RunSummary } from "../bus/types";
+
+const AT_ONCE = 8;
+const RUNS_PER_QUESTION = 20;
+const POINTS = 400;
+const AGAIN_MS = 2000;
+/** Of a scalar, the score is the mean of so many last points; of returns, telemetry keeps that of 100 episodes. */
+const LAST_POINTS = 100;
+
+const specs: Signal<ReadonlyMap<string, RunSpec>> = signal(new Map());
+
+export interface Collected {
+  specs: ReadonlyMap<string, RunSpec>;
+  curves: ReadonlyMap<string, CurveChunk>;
+  scores: ReadonlyMap<string, number>;
+  /** Whether everything was asked for once. */
+  complete: boolean;
+  problem: string;
+}
+
+const curves: Signal<{ metric: string; found: ReadonlyMap<string, CurveChunk>; complete: boolean }> = signal({ metric: "", found: new Map(), complete: false });
+const old: Signal<ReadonlyMap<string, RunSummary>> = signal(new Map());
+const problem = signal("");
+
+export function useCollected(chosen: RunState[], metric: string): Collected {
+  const ids = chosen.map((run) => run.run).join(" ");
+  const live = chosen.some((run) => !isFinal(run));
+  useEffect(() => {
+    const stop = new AbortController();
+    let timer = 0;
+    const ask = async () => {
+      try {
+        await Promise.all([loadSpecs(chosen), loadCurves(chosen, metric, stop.signal), loadSummaries(chosen)]);
+        problem.value = "";
+      } catch (error) {
+        if (!stop.signal.aborted) problem.value = explain(error);
+      }
+      if (live && !stop.signal.aborted) timer = window.setTimeout(() => void ask(), AGAIN_MS);
+    };
+    void ask();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+    };
+  }, [ids, metric, live]);
+  const known = new Map(chosen.flatMap((run): [string, RunSpec][] => (specs.value.has(run.run) ? [[run.run, specs.value.get(run.run) as RunSpec]] : [])));
+  const found = curves.value.metric === metric ? curves.value.found : new Map<string, CurveChunk>();
+  const scores = new Map(
+    chosen.flatMap((run): [string, number][] => {
+      const score = scoreOf(run.run, metric, found.get(run.run));
+      return score === null ? [] : [[run.run, score]];
+    }),
+  );
+  return { specs: known, curves: found, scores, complete: known.size === chosen.length && curves.value.complete, problem: problem.value };
+}
+
+function scoreOf(run: string, metric: string, curve: CurveChunk | undefined): number | null {
+  if (metric === "episode_return") return (summaries.value.get(run) ?? old.value.get(run))?.return_mean ?? null;
+  if (!curve) return null;
+  let left = LAST_POINTS;
+  let sum = 0;
+  let mass = 0;
+  for (let i = curve.values.length - 1; i >= 0 && left > 0; i--) {
+    const value = curve.values[i];
+    const n = Math.min(left, curve.counts[i] ?? 1);
+    if (value === null || value === undefined) continue;
+    sum += value * n;
+    mass += n;
+    left -= n;
+  }
+  return mass ? sum / mass : null;
+}
+
+async function loadSpecs(chosen: RunState[]): Promise<void> {
+  const missing = chosen.filter((run) => !specs.peek().has(run.run));
+  const queue = [...missing];
+  const found: [string, RunSpec][] = [];
+  const work = async () => {
+    for (let run = queue.shift(); run; run = queue.shift()) {
+      const detail = await api<RunDetail>("scheduler", "show", { run: run.run });
+      found.push([run.run, detail.spec]);
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  if (found.length) specs.value = new Map([...specs.peek(), ...found]);
+}
+
+async function loadCurves(chosen: RunState[], metric: string, stop: AbortSignal): Promise<void> {
+  const found = new Map<string, CurveChunk>();
+  for (let at = 0; at < chosen.length; at += RUNS_PER_QUESTION) {
+    const runs = chosen.slice(at, at + RUNS_PER_QUESTION).map((run) => run.run);
+    const args = { runs, metrics: [metric], max_points: POINTS };
+    // A single run that has no events yet is refused; of several, those without are left out.
+    const answer = await api<{ runs: RunCurves[] }>("telemetry", "series", args, stop).catch((error) => {
+      if (runs.length === 1 && error.code === "unknown_run") return { runs: [] };
+      throw error;
+    });
+    for (const each of answer.runs) if (each.curves[0]?.points) found.set(each.run, each.curves[0]);
+  }
+  if (!stop.aborted) curves.value = { metric, found, complete: true };
+}
+
+/** Summaries of runs that are too old to be among the live ones. */
+async function loadSummaries(chosen: RunState[]): Promise<void> {
+  const missing = chosen.map((run) => run.run).filter((run) => !summaries.peek().has(run) && !old.peek().has(run));
+  if (!missing.length) return;
+  const answer = await api<{ summaries: RunSummary[] }>("telemetry", "summaries", { runs: missing, limit: 10_000 });
+  old.value = new Map([...old.peek(), ...answer.summaries.map((each): [string, RunSummary] => [each.run, each])]);
+}
+
+/** The metrics that the chosen runs have, most common first. */
+export async function metricsOf(runs: string[]): Promise<string[]> {
+  const counted = new Map<string, number>();
+  for (const run of runs.slice(0, 10)) {
+    const answer = await api<{ metrics: Record<string, number> }>("telemetry", "metrics", { run }).catch(() => ({ metrics: {} }));
+    for (const metric of Object.keys(answer.metrics)) counted.set(metric, (counted.get(metric) ?? 0) + 1);
+  }
+  return [...counted].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([metric]) => metric);
+}

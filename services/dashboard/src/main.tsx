@@ -1,0 +1,20 @@
+import { render } from "preact";
+import "uplot/dist/uPlot.min.css";
+import "./styles/theme.css";
+import "./styles/base.css";
+import "./styles/shell.css";
+import "./styles/parts.css";
+import "./styles/pages.css";
+import { start } from "./bus/connection";
+import { startStates } from "./bus/states";
+import { exposeForTests } from "./debug";
+import { startRouter } from "./router";
+import { Shell } from "./shell";
+import { startTheme } from "./theme";
+
+startTheme();
+startRouter();
+startStates();
+start();
+exposeForTests();
+render(<Shell />, document.getElementById("app") as HTMLElement);

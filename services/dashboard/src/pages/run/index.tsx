@@ -1,0 +1,115 @@
+/** Run: everything about one run. Curves and frame above, details in tabs below. */
+
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { api, explain, Refusal } from "../../bus/api";
+import { link } from "../../bus/connection";
+import { runs, summaries } from "../../bus/states";
+import { isFinal, type RunDetail, type RunState, type RunSummary } from "../../bus/types";
+import { Copy } from "../../parts/command";
+import { Empty } from "../../parts/empty";
+import { asCommand, asPython, asYaml } from "../../parts/spec";
+import { currentTab, Tabs } from "../../parts/tabs";
+import { Attempts } from "./attempts";
+import { Checkpoints } from "./checkpoints";
+import { Config } from "./config";
+import { RunCharts } from "./charts";
+import { Events } from "./events";
+import { Files } from "./files";
+import { RunFrame } from "./frame";
+import { RunHead } from "./head";
+import { Log } from "./log";
+import { ResourcesTab } from "./resources";
+import { Why } from "./why";
+
+const TABS = ["Config", "Log", "Checkpoints", "Videos", "Artifacts", "Resources", "Attempts", "Why", "Raw events"] as const;
+
+export function Run({ params }: { params: Record<string, string> }) {
+  const id = params["run"] as string;
+  const detail = useSignal<RunDetail | null>(null);
+  const problem = useSignal<Refusal | string | null>(null);
+  const state = runs.value.get(id);
+  const version = state?.version ?? 0;
+  useEffect(() => {
+    const stop = new AbortController();
+    api<RunDetail>("scheduler", "show", { run: id }, stop.signal).then(
+      (found) => {
+        detail.value = found;
+        problem.value = null;
+      },
+      (error) => {
+        if (!stop.signal.aborted && error instanceof Refusal && error.code !== "no_connection") problem.value = error;
+        else if (!stop.signal.aborted && !detail.value) problem.value = explain(error);
+      },
+    );
+    return () => stop.abort();
+  }, [id, version, link.value === "open"]);
+
+  const run = state ?? detail.value?.run;
+  if (!run) {
+    return problem.value ? (
+      <Empty command="mosaic runs">
+        {problem.value instanceof Error ? problem.value.message : problem.value}. <a href="/runs">See all runs</a>, or list them:
+      </Empty>
+    ) : (
+      <p class="muted">Waiting for the run …</p>
+    );
+  }
+  return <RunView run={run} detail={detail.value} />;
+}
+
+/** The summary of a run; that of an old run is not live and is asked for. */
+function useSummary(run: RunState): RunSummary | undefined {
+  const asked = useSignal<RunSummary | undefined>(undefined);
+  const live = summaries.value.get(run.run);
+  useEffect(() => {
+    if (live) return;
+    api<{ summaries: RunSummary[] }>("telemetry", "summaries", { runs: [run.run] }).then(
+      (found) => (asked.value = found.summaries[0]),
+      () => {}, // the banner tells if the store is away
+    );
+  }, [run.run, !live]);
+  return live ?? asked.value;
+}
+
+function CopyAs({ detail }: { detail: RunDetail }) {
+  return (
+    <div class="row">
+      <span class="muted">copy as</span>
+      <Copy text={asCommand(detail.spec)}>command</Copy>
+      <Copy text={asYaml(detail.spec)}>YAML</Copy>
+      <Copy text={asPython(detail.spec)}>Python</Copy>
+    </div>
+  );
+}
+
+function RunView({ run, detail }: { run: RunState; detail: RunDetail | null }) {
+  const summary = useSummary(run);
+  const tab = currentTab(TABS);
+  return (
+    <div class="stack" data-run={run.run}>
+      <RunHead run={run} summary={summary} />
+      <div class="run-top">
+        <RunCharts run={run} summary={summary} />
+        <RunFrame run={run} live={!isFinal(run)} />
+      </div>
+      <section class="card">
+        <div class="run-tabs">
+          <Tabs names={TABS} label="Details of the run" />
+          {detail && <CopyAs detail={detail} />}
+        </div>
+        <div role="tabpanel" aria-labelledby={`tab-${tab.toLowerCase().replaceAll(" ", "-")}`}>
+          {tab === "Config" && <Config detail={detail} />}
+          {tab === "Log" && <Log run={run} />}
+          {tab === "Checkpoints" && <Checkpoints run={run} version={summary?.checkpoint ?? ""} />}
+          {tab === "Videos" && <Files run={run} detail={detail} kind="videos" />}
+          {tab === "Artifacts" && <Files run={run} detail={detail} kind="artifacts" />}
+          {tab === "Resources" && <ResourcesTab run={run} detail={detail} />}
+          {tab === "Attempts" && <Attempts run={run} detail={detail} />}
+          {tab === "Why" && <Why run={run} />}
+          {tab === "Raw events" && <Events run={run} />}
+        </div>
+      </section>
+    </div>
+  );
+}

@@ -1,0 +1,48 @@
+"""Five hundred stored runs: all are found, few are drawn, and they can be deleted from the page."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from mosaic_bus.commands import CancelGroup, SubmitMany
+from mosaic_bus.messages import RunSpec
+
+pytestmark = pytest.mark.slow
+RUNS = 500
+
+
+@pytest.fixture(scope="module")
+def group(stack):
+    """Runs that wait for a host that never comes, and were cancelled: stored as any other."""
+    specs = [
+        RunSpec(worker="stress", name=f"stored-{i:03}", group="many", requires=["nowhere"], wait_for_host=True)
+        for i in range(RUNS)
+    ]
+    stack.bus.request("scheduler", SubmitMany(runs=[{"spec": spec} for spec in specs]), timeout=60)
+    stack.bus.request("scheduler", CancelGroup(group="many"), timeout=60)
+    return "many"
+
+
+def test_five_hundred_runs_filter_sort_pin_and_delete(stack, board, group):
+    board.page.get_by_role("link", name="Runs", exact=True).click()
+    expect(board.page.locator("#shown")).to_have_text(f"{RUNS} of {RUNS}")
+    assert board.page.locator("tbody tr").count() < 80, "only rows in view are drawn"
+    # The last row is found by scrolling.
+    board.page.locator(".virtual").evaluate("(box) => { box.scrollTop = box.scrollHeight; }")
+    expect(board.page.get_by_role("link", name="stored-000")).to_be_visible()
+    board.page.get_by_role("button", name="Run", exact=True).click()
+    board.page.get_by_role("searchbox").fill("stored-12")
+    expect(board.page.locator("#shown")).to_have_text(f"10 of {RUNS}")
+    board.page.get_by_role("button", name="pin stored-125").click()
+    expect(board.page.locator("tr.pinned")).to_contain_text("stored-125")
+    # The view is in the address: a reload shows the same.
+    assert {"q=stored-12", "sort=name"} < set(board.page.url.partition("?")[2].split("&"))
+    board.page.reload()
+    expect(board.page.locator("#shown")).to_have_text(f"10 of {RUNS}")
+    expect(board.page.locator("tbody tr").first).to_contain_text("stored-125")
+    board.page.get_by_label("choose all that are shown").check()
+    board.page.get_by_role("button", name="Delete 10").click()
+    expect(board.page.get_by_role("dialog")).to_contain_text("mosaic delete ")
+    board.page.get_by_role("button", name="Delete for ever").click()
+    expect(board.page.locator("#shown")).to_have_text(f"0 of {RUNS - 10}")

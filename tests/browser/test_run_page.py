@@ -1,0 +1,196 @@
+"""A run in a real browser: its curve moves, its frame changes, it can be stopped, zoomed into, and asked why."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+from chromium import PHONE, dashboard
+from playwright.sync_api import expect
+from stack import wait_until
+
+pytestmark = pytest.mark.slow
+SPIKE_STEP, SPIKE = 7_345, 1000.0
+SCALARS = 12_000
+
+
+@pytest.fixture(scope="module")
+def live(stack):
+    """A run with episodes, frames, a log and checkpoints that goes on."""
+    config = {"events": 10**6, "rate": 100.0, "episode_steps": 20, "frames": 10**6, "frames_by_child": True}
+    run = stack.submit(name="live-run", config={**config, "checkpoint_every": 200, "log_lines": 30})
+    stack.wait_state(run, "running")
+    yield run
+    if stack.state(run).state == "running":
+        stack.cancel(run)
+    stack.wait_final(run)
+
+
+@pytest.fixture(scope="module")
+def broken(stack):
+    run = stack.submit(name="broken-run", config={"events": 50, "end": "crash"})
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def spiky(stack):
+    """A run with so many scalars that its curve is thinned, and one of them is a spike."""
+    values = (SPIKE if step == SPIKE_STEP else step % 7 for step in range(SCALARS))
+    lines = "".join(f'{{"event":"scalars","step":{i},"values":{{"loss":{v}}}}}\n' for i, v in enumerate(values))
+    run = stack.submit(name="spiky-run", config={"raw": [base64.b64encode(lines.encode()).decode()]})
+    stack.wait_final(run)
+    assert stack.wait_stored(run).events > SCALARS
+    return run
+
+
+def test_log_in_watch_a_run_and_cancel_it(stack, board):
+    assert "token" not in board.page.url
+    config = {"events": 10**6, "rate": 100.0, "episode_steps": 20, "frames": 10**6, "frames_by_child": True}
+    run = stack.submit(name="from-the-shell", config=config)
+    board.page.get_by_role("link", name="from-the-shell").first.click()
+    board.page.wait_for_url(f"**/run/{run}")
+    board.wait("(run) => mosaic.points().some((each) => each.run === run && each.curves.episode_return)", run)
+    before = len(board.points(run, "episode_return")["steps"])
+    drawn = "() => Number(document.querySelector('#chart-1 .chart')?.dataset.points)"
+    board.wait(f"(before) => ({drawn})() >= before + 20", before)
+    frame = board.wait("() => Number(document.querySelector('.run-frame canvas').dataset.frame)")
+    board.wait("(frame) => Number(document.querySelector('.run-frame canvas').dataset.frame) > frame + 3", frame)
+    expect(board.page.locator("#frame-figures")).to_contain_text("reward 1.5")
+    # The picture is really drawn: the worker's frames are grey, and the canvas is no longer transparent.
+    pixel = "() => document.querySelector('.run-frame canvas').getContext('2d').getImageData(40, 40, 1, 1).data[3]"
+    assert board.page.evaluate(pixel) == 255
+
+    board.page.get_by_role("button", name="Stop …").click()
+    expect(board.page.get_by_role("dialog")).to_contain_text(f"mosaic cancel {run}")
+    board.page.get_by_role("button", name="Cancel run").click()
+    expect(board.page.locator('h1 + [data-state="cancelled"]')).to_be_visible()
+    assert stack.wait_final(run).state == "cancelled"
+    stack.wait_stored(run)
+    total = (
+        "(run) => mosaic.points().find((e) => e.run === run).curves.episode_return.counts.reduce((a, b) => a + b, 0)"
+    )
+    wait_until("the page has all", lambda: board.page.evaluate(total, run) == stack.summary(run).episodes)
+
+
+def test_zoom_shows_a_planted_spike(board, spiky):
+    board.open(f"/run/{spiky}?metric=loss&smooth=1")
+    chart = board.page.locator("#chart-1 .chart")
+    board.wait("() => Number(document.querySelector('#chart-1 .chart')?.dataset.points) > 1000")
+    # Thinned, and the spike is there all the same: buckets keep their lowest and highest point.
+    assert int(chart.get_attribute("data-points")) < SCALARS / 4
+    assert float(chart.get_attribute("data-highest")) == SPIKE
+    # Drag over the place of the spike, as a user does.
+    box = board.page.locator("#chart-1 .u-over").bounding_box()
+    middle, y = box["x"] + box["width"] * SPIKE_STEP / SCALARS, box["y"] + box["height"] / 2
+    board.page.mouse.move(middle - 6, y)
+    board.page.mouse.down()
+    board.page.mouse.move(middle, y)
+    board.page.mouse.move(middle + 6, y)
+    board.page.mouse.up()
+    board.page.wait_for_url(re.compile(r"zoom=\d+-\d+"))
+    first, last = (int(each) for each in re.search(r"zoom=(\d+)-(\d+)", board.page.url).groups())
+    assert first < SPIKE_STEP < last
+    # Every point of the range is drawn by itself now.
+    board.wait("(n) => document.querySelector('#chart-1 .chart').dataset.points == n", last - first + 1)
+    assert float(chart.get_attribute("data-highest")) == SPIKE
+    board.page.get_by_role("button", name=re.compile("Show all")).click()
+    board.wait("() => Number(document.querySelector('#chart-1 .chart').dataset.points) > 1000")
+
+
+def test_failed_run_says_why(board, broken):
+    expect(board.page.get_by_label("Last failures")).to_contain_text("loss is NaN at step 40960")
+    board.page.get_by_label("Last failures").get_by_role("link", name="broken-run").click()
+    expect(board.page.locator("#why .answer")).to_contain_text("application: RuntimeError: loss is NaN at step 40960")
+    expect(board.page.locator("#why pre")).to_contain_text("Traceback (most recent call last)")
+
+
+def test_tabs_of_a_run(board, live):
+    board.open(f"/run/{live}?tab=log")
+    expect(board.page.locator("#log")).to_contain_text("log line 29 of a worker")
+    board.page.get_by_role("tab", name="Checkpoints").click()
+    expect(board.page.get_by_role("link", name="checkpoints/200.json")).to_be_visible()
+    board.page.get_by_role("tab", name="Artifacts").click()
+    with board.page.expect_download() as download:
+        board.page.get_by_role("link", name="1/log.txt", exact=True).click()
+    assert "log line 29" in download.value.path().read_text()
+    board.page.get_by_role("tab", name="Resources").click()
+    expect(board.page.get_by_text("Where time goes")).to_be_visible()
+    board.page.get_by_role("tab", name="Raw events").click()
+    expect(board.page.get_by_role("region", name="raw events")).to_contain_text('"event":"run_started"')
+    board.page.get_by_role("tab", name="Config").click()
+    expect(board.page.get_by_label("the command that submits this run")).to_contain_text(
+        "mosaic submit --worker stress --name live-run events=1000000"
+    )
+    assert "tab=config" in board.page.url
+
+
+def test_theme_follows_the_system_until_it_is_chosen(board):
+    ground = "() => getComputedStyle(document.documentElement).backgroundColor"
+    light = board.page.evaluate(ground)
+    board.page.emulate_media(color_scheme="dark")
+    board.wait(f"(light) => ({ground})() !== light", light)
+    board.page.emulate_media(color_scheme="light")
+    board.wait(f"(light) => ({ground})() === light", light)
+    board.page.get_by_role("button", name="Dark theme").click()
+    board.page.reload()
+    board.wait(f"(light) => ({ground})() !== light", light)
+
+
+PAGES = (
+    "/",
+    "/runs",
+    "/wall",
+    "/hosts",
+    "/run/{live}",
+    "/run/{live}?tab=log",
+    "/run/{live}?tab=resources",
+    "/run/{broken}?tab=why",
+)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_accessibility_violation(browser, stack, live, broken, theme):
+    with dashboard(browser, stack, theme=theme, axe=True) as board:
+        for path in PAGES:
+            board.open(path.format(live=live, broken=broken))
+            board.page.wait_for_selector("main h1")
+            board.page.wait_for_timeout(500)  # the first points, frames and details
+            assert board.axe() == [], path
+
+
+def test_pages_fit_a_phone(browser, stack, live, broken):
+    with dashboard(browser, stack, size=PHONE) as board:
+        for path in PAGES:
+            board.open(path.format(live=live, broken=broken))
+            board.page.wait_for_selector("main h1")
+            wide = board.page.evaluate("() => document.documentElement.scrollWidth")
+            assert wide <= PHONE["width"], f"{path} is {wide} pixels wide"
+
+
+def test_viewer_is_offered_no_commands(browser, stack, live):
+    with dashboard(browser, stack, viewer=True) as board:
+        for path in ("/", "/runs", "/hosts", f"/run/{live}"):
+            board.open(path)
+            board.page.wait_for_selector("main h1")
+            board.wait("() => document.querySelector('main a, main [role=tab]')")
+            words = re.compile(r"stop …|cancel|rerun|delete|drain|pause|duplicate|resume|evaluate", re.IGNORECASE)
+            assert board.page.get_by_role("main").get_by_role("button", name=words).count() == 0, path
+        expect(board.page.get_by_text("commands are not offered")).to_be_visible()
+
+
+def test_lost_connection_is_told_and_mended(stack, board, live):
+    board.cut_off = True
+    board.open("/")
+    stack.kill("gateway")
+    expect(board.page.get_by_role("alert")).to_contain_text("connection is gone")
+    assert board.page.locator(".shell.stale").count() == 1
+    times = "() => [...document.querySelectorAll('time')].map((each) => each.textContent).join()"
+    before = board.page.evaluate(times)
+    board.page.wait_for_timeout(2500)
+    assert board.page.evaluate(times) == before, "clocks must stand still"
+    stack.start("gateway")
+    board.page.wait_for_selector('#link[data-link="open"]')
+    expect(board.page.get_by_role("alert")).to_have_count(0)

@@ -1,0 +1,189 @@
+"""Forms and comparisons in a real browser: a run is started from a form, and a sweep is folded by seed."""
+
+from __future__ import annotations
+
+import csv
+import re
+
+import pytest
+from chromium import PHONE, dashboard
+from mosaic_cli import Cli
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.slow
+
+SWEEP = "lengths"
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def sweep(stack):
+    """Two settings, three seeds each, as `mosaic sweep` would submit them."""
+    runs = []
+    for episodes in (10, 20):
+        for seed in SEEDS:
+            config = {"agent": "random", "env_id": "CartPole-v1", "episodes": episodes, "seed": seed}
+            name = f"random-{episodes}-seed{seed}"
+            small = {"cpus": 0.5, "memory_mb": 256}
+            runs.append(stack.submit(worker="baseline", name=name, config=config, group=SWEEP, resources=small))
+    for run in runs:
+        assert stack.wait_final(run).state == "succeeded"
+        stack.wait_stored(run)
+    return runs
+
+
+def test_run_is_started_from_a_form(stack, board):
+    board.page.get_by_role("link", name="Start a run").first.click()
+    board.page.locator("#form-worker").select_option("baseline")
+    board.page.locator('[name="config.episodes"]').fill("100000")
+    board.page.locator('[name="config.seed"]').fill("3")
+    expect(board.page.locator("#verdict")).to_have_attribute("data-ok", "true")
+    command = board.page.locator("pre[data-way=command]")
+    expect(command).to_contain_text(
+        "mosaic submit --worker baseline agent=random env_id=CartPole-v1 episodes=100000 seed=3"
+    )
+    board.page.get_by_role("button", name="YAML").click()
+    expect(board.page.locator("pre[data-way=yaml]")).to_contain_text("  episodes: 100000")
+    board.page.get_by_role("button", name="Python").click()
+    expect(board.page.locator("pre[data-way=python]")).to_contain_text("mosaic.submit({")
+    board.page.locator("#submit").click()
+    board.page.wait_for_url("**/run/*")
+    run = board.page.url.rpartition("/")[2]
+    expect(board.page.locator('h1 + [data-state="running"]')).to_be_visible()
+    spec = stack.show(run).spec
+    assert (spec.worker, spec.config["episodes"], spec.config["seed"]) == ("baseline", 100_000, 3)
+    # The copy of a run begins with its configuration.
+    board.open(f"/start?from={run}")
+    expect(board.page.locator('[name="config.episodes"]')).to_have_value("100000")
+    stack.cancel(run)
+    stack.wait_final(run)
+
+
+def test_mistakes_are_told_beside_their_field_in_the_words_of_the_command_line(board):
+    board.open("/start?worker=baseline")
+    board.page.locator('[name="config.episodes"]').fill("many")
+    board.page.locator('[name="config.env_id"]').fill("CartPole-v9")
+    said = board.page.locator('[data-field="config.episodes"] [role=alert]')
+    expect(said).to_have_text("'many' is not allowed; allowed: integer, at least 1")
+    near = board.page.locator('[data-field="config.env_id"] [role=alert]')
+    expect(near).to_contain_text("did you mean CartPole-v1")
+    expect(board.page.locator("#submit")).to_be_disabled()
+    board.page.locator('[name="config.episodes"]').fill("5")
+    board.page.locator('[name="config.env_id"]').fill("CartPole-v1")
+    expect(board.page.locator("#submit")).to_be_enabled()
+    # A field among all others: its group opens, and the field says it.
+    board.page.get_by_text("Name, resources, retries").click()
+    board.page.locator('[name="resources.cpus"]').fill("lots")
+    expect(board.page.locator('[data-field="resources.cpus"] [role=alert]')).to_contain_text("must be a number")
+
+
+def test_checkpoint_of_a_run_is_evaluated_from_a_form(stack, board):
+    run = stack.submit(name="saver", config={"events": 600, "checkpoint_every": 200})
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    board.open(f"/start?evaluate={run}")
+    board.page.get_by_label(re.compile("^step 200")).check()
+    board.page.locator('[name="config.events"]').fill("5")
+    expect(board.page.locator("pre[data-way=command]")).to_contain_text("run:saver@200")
+    expect(board.page.locator("#verdict")).to_have_attribute("data-ok", "true")
+    board.page.get_by_role("button", name="Evaluate").click()
+    board.page.wait_for_url("**/run/*")
+    made = board.page.url.rpartition("/")[2]
+    assert stack.wait_final(made).state == "succeeded"
+    assert stack.show(made).spec.config == {"models": ["run:saver@200"], "events": 5}
+
+
+def test_sweep_is_folded_by_seed_and_kept_as_csv(board, sweep):
+    board.page.get_by_role("link", name="Compare", exact=True).click()
+    board.page.get_by_label(re.compile(SWEEP)).check()
+    board.page.wait_for_url(f"**/compare?groups={SWEEP}")
+    expect(board.page.locator("[data-settings]")).to_have_attribute("data-settings", "2")
+    rows = board.page.locator("#settings tbody tr")
+    expect(rows).to_have_count(2)
+    for row in rows.all():
+        expect(row).to_contain_text(re.compile(r"episodes=(10|20)"))
+        expect(row.locator("td").nth(1)).to_have_text("3")
+        expect(row.locator("td").nth(3)).to_contain_text(re.compile(r"\[.+, .+\]"))
+    expect(board.page.locator(".legend")).to_contain_text("n = 3")
+    with board.page.expect_download() as kept:
+        board.page.locator(".exports").get_by_role("button", name="CSV").click()
+    with kept.value.path().open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert {row["setting"] for row in found} == {"episodes=10", "episodes=20"}
+    assert max(int(row["n"]) for row in found) == len(SEEDS)
+    assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in found)
+    with board.page.expect_download() as drawn:
+        board.page.locator(".exports").get_by_role("button", name="SVG").click()
+    assert "<polyline" in drawn.value.path().read_text()
+    with board.page.expect_download() as picture:
+        board.page.locator(".exports").get_by_role("button", name="PNG").click()
+    assert picture.value.path().read_bytes().startswith(b"\x89PNG")
+    # The view is in the address: a reload shows the same.
+    board.page.get_by_label("Centre").select_option("iqm")
+    board.page.reload()
+    expect(board.page.get_by_label("Centre")).to_have_value("iqm")
+    expect(board.page.locator("#settings tbody tr")).to_have_count(2)
+    expect(board.page.locator(".parallel polyline")).to_have_count(6)
+
+
+def test_scores_equal_those_of_the_command_line(stack, board, sweep):
+    told = Cli(stack.home.path).json("compare", SWEEP)
+    board.open(f"/compare?groups={SWEEP}")
+    with board.page.expect_download() as kept:
+        board.page.get_by_label("Settings").get_by_role("button", name="CSV").click()
+    with kept.value.path().open(newline="") as file:
+        found = {row["setting"]: row for row in csv.DictReader(file)}
+    for setting in told["settings"]:
+        row = found[setting["setting"]]
+        assert float(row["mean"]) == pytest.approx(setting["mean"])
+        assert float(row["iqm"]) == pytest.approx(setting["iqm"])
+        low, high = setting["mean_interval"]
+        assert float(row["mean_low"]) == pytest.approx(low, rel=1e-3)
+        assert float(row["mean_high"]) == pytest.approx(high, rel=1e-3)
+
+
+def test_worker_page_leads_to_the_form(board):
+    board.page.get_by_role("link", name="Workers", exact=True).click()
+    row = board.page.locator('[data-profile="baseline/default"]')
+    expect(row).to_contain_text("installed")
+    row.get_by_role("link", name="Start a run").click()
+    board.page.wait_for_url("**/start?worker=baseline")
+    expect(board.page.locator("#form-worker")).to_have_value("baseline")
+
+
+PAGES = (
+    "/start?worker=baseline",
+    "/start?tab=resume",
+    "/workers?open=baseline/default",
+    f"/compare?groups={SWEEP}",
+    "/compare",
+)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_accessibility_violation(browser, stack, sweep, theme):
+    with dashboard(browser, stack, theme=theme, axe=True) as board:
+        for path in PAGES:
+            board.open(path)
+            board.page.wait_for_selector("main h1")
+            board.page.wait_for_timeout(700)  # descriptions and curves
+            assert board.axe() == [], path
+
+
+def test_pages_fit_a_phone(browser, stack, sweep):
+    with dashboard(browser, stack, size=PHONE) as board:
+        for path in PAGES:
+            board.open(path)
+            board.page.wait_for_selector("main h1")
+            board.page.wait_for_timeout(700)
+            assert board.page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"], path
+
+
+def test_viewer_is_offered_no_form(browser, stack):
+    with dashboard(browser, stack, viewer=True) as board:
+        board.open("/start")
+        expect(board.page.get_by_text("You may look and not start anything")).to_be_visible()
+        assert board.page.locator("#submit").count() == 0
+        board.open("/workers")
+        expect(board.page.locator('[data-profile="baseline/default"]')).to_contain_text("installed")
+        assert board.page.get_by_role("button", name=re.compile("Install")).count() == 0
