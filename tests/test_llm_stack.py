@@ -1,0 +1,143 @@
+"""Language models through a real stack: a real one on this machine against other kinds, and a key that nobody sees."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from stack import HOST, Stack, wait_until
+
+from mosaic_bus import topics
+from mosaic_bus.commands import ShowExperiment, StartExperiment, Stats
+from mosaic_services.environments import build, recipe_for
+from mosaic_services.home import StackHome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+DEADLINE_S = 1200
+CHAT_SERVER = Path(__file__).parents[1] / "workers" / "llm_worker" / "tests" / "chat_server.py"
+KEY = "test-key-7d1f6c0e5a9b"
+GRID = {"id": "MiniGrid-Empty-5x5-v0", "max_steps": 3}
+SMOLLM = {"worker": "llm", "profile": "local", "config": {"history": 0}}
+WORKERS = (("arena", "default"), ("baseline", "default"), ("cleanrl", "default"), ("llm", "default"), ("llm", "local"))
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory) -> Iterator[Stack]:
+    """A stack whose host has the key of an endpoint, and the model on this machine."""
+    home = StackHome.find(tmp_path_factory.mktemp("build"))
+    for worker, profile in WORKERS:
+        build(recipe_for(worker, home), profile, lambda _step, _percent: None)
+    environ = {"MOSAIC_WORKERS": "", "CHAT_KEY": KEY}
+    with Stack(tmp_path_factory.mktemp("llm") / "home", environ=environ) as running:
+        yield running
+    assert running.leftovers() == []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[dict[str, str]]:
+    """A fake provider: no real one can be had in a test."""
+    command = [sys.executable, str(CHAT_SERVER)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def play(stack: Stack, name: str, **fields: Any) -> list[dict[str, Any]]:
+    """Play an experiment to its end; return its records."""
+    document = {"name": name, "episodes": 2, "deadlines": {"action_s": 600}, **fields}
+    stack.bus.request("operator", StartExperiment(experiment=document, shards=1), timeout=60)
+
+    def ended() -> Any:
+        found = stack.bus.request("operator", ShowExperiment(experiment=name), timeout=60)
+        return found.state.final and found
+
+    state = wait_until(f"{name} ends", ended, DEADLINE_S)
+    assert state.state == "finished", state
+    return [json.loads(line) for line in episodes_of(stack, name).splitlines()]
+
+
+def episodes_of(stack: Stack, name: str) -> bytes:
+    return (stack.home.experiments / name / "episodes.jsonl").read_bytes()
+
+
+def requests_of(server: dict[str, str]) -> int:
+    with urllib.request.urlopen(server["stats"], timeout=60) as answer:
+        return int(json.load(answer).get("requests", 0))
+
+
+def test_a_real_model_plays_a_grid_beside_a_ppo_checkpoint(stack):
+    config = {"algo": "ppo", "env_id": GRID["id"], "total_timesteps": 512, "seed": 1}
+    run = stack.submit(name="grid", worker="cleanrl", config=config, resources={"cpus": 1, "memory_mb": 2048})
+    assert stack.wait_final(run, DEADLINE_S).state == "succeeded"
+    operators = {
+        "smollm2": SMOLLM,
+        "ppo": {"worker": "cleanrl", "checkpoint": "run:grid@last"},
+        "passive": {"worker": "baseline", "behavior": "passive"},
+    }
+    records = play(stack, "grid", environment=GRID, operators=operators)
+    assert sorted((record["lineup"], record["episode"]) for record in records) == [
+        (name, episode) for name in sorted(operators) for episode in range(2)
+    ]
+    assert [record["failures"] for record in records] == [[]] * 6
+    for record in records:
+        if record["lineup"] == "smollm2":
+            told = record["reports"]["agent"]
+            assert told["model"] == "SmolLM2-135M-Instruct"
+            assert told["answers"] == told["decisions"] == record["length"]
+            assert told["tokens_in"] > 100
+            assert told["invalid"] == 0, "the server allows legal actions only"
+    assert len({record["env_seed"] for record in records}) == 2, "all operators meet the same worlds"
+
+
+def test_a_real_model_plays_tictactoe_against_other_kinds(stack):
+    operators = {"smollm2": SMOLLM, "random": {"worker": "random"}}
+    records = play(stack, "tictactoe", environment={"id": "tictactoe_v3"}, operators=operators, episodes=1)
+    assert {record["lineup"] for record in records} == {"smollm2-vs-random", "random-vs-smollm2"}
+    assert [(record["ended"], record["failures"]) for record in records] == [("terminated", [])] * 2
+
+
+def test_the_key_is_in_no_file_argument_or_message_and_a_rerun_makes_no_call(stack, server):
+    where = {"endpoint": "vllm", "base_url": server["address"], "key_env": "CHAT_KEY"}
+    operators = {
+        "good": {"worker": "llm", "config": {**where, "model": "good"}},
+        "unknown": {"worker": "llm", "config": {**where, "model": "unknown-1"}},
+    }
+    heard = stack.bus.subscribe("", max_queue=100_000)
+    play(stack, "first", environment=GRID, operators=operators, episodes=3, steps=True)
+    asked = requests_of(server)
+    assert asked >= 9
+    play(stack, "again", environment=GRID, operators={"good": operators["good"]}, episodes=3)
+    assert requests_of(server) == asked
+    good = [line for line in episodes_of(stack, "first").splitlines() if json.loads(line)["lineup"] == "good"]
+    assert episodes_of(stack, "again").splitlines() == good
+    counters = stack.bus.request(topics.supervisor(HOST), Stats(), timeout=60).counters
+    shown = {name: value for name, value in counters.items() if name.startswith("llm-")}
+    assert sum(value for name, value in shown.items() if name.endswith(".calls")) == asked
+    secret, messages = KEY.encode(), 0
+    while (message := stack.bus.wait_for(heard, 0.2)) is not None:
+        messages += 1
+        assert secret not in repr(message).encode()
+        assert all(secret not in bytes(part) for part in message.buffers)
+    assert messages > 10
+    files = [path for path in stack.home.path.rglob("*") if path.is_file()]
+    assert [str(path) for path in files if secret in path.read_bytes()] == []
+    assert all(KEY not in " ".join(_cmdline(process)) for process in psutil.process_iter())
+
+
+def _cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
