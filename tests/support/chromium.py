@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +38,14 @@ def why_no_chromium() -> str:
         return ""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return f"{CHROMIUM} is missing, and only root on Debian can install it: apt-get install chromium"
-    print("installing Debian's chromium for the browser tests (once)", flush=True)
-    for words in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
-        done = subprocess.run(["apt-get", "-q", *words], capture_output=True, text=True, check=False)
+    # Several test processes may come here at once, and apt-get does not wait for another one.
+    with Path(tempfile.gettempdir(), "mosaic-chromium.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if Path(CHROMIUM).exists():
+            return ""
+        print("installing Debian's chromium for the browser tests (once)", flush=True)
+        for words in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
+            done = subprocess.run(["apt-get", "-q", *words], capture_output=True, text=True, check=False)
     return "" if Path(CHROMIUM).exists() else f"apt-get could not install chromium: {done.stderr[-500:]}"
 
 
