@@ -57,6 +57,8 @@ class World:
         self.written: list[bytes] = []
         self.saved: dict[str, Any] = {}
         self.finished = 0
+        # Why shards fail that play the lineup `bad`.
+        self.fault = FailureCategory.CONFIGURATION
         wanted = wanted_at_first(self.plan, operators)
         self.machine = self.make(Records(kept=[]), Progress(wanted=wanted, at_once=shards))
         self.carry_out(self.machine.begin(self.now))
@@ -120,7 +122,7 @@ class World:
     def play(self, run: str, count: int) -> None:
         for each in self.left_of(run)[:count]:
             if json.loads(each)["lineup"] == "bad":
-                self.end(run, RunStateName.FAILED, FailureCategory.CONFIGURATION)
+                self.end(run, RunStateName.FAILED, self.fault)
                 return
             self.lines[run].append(each)
         if not self.left_of(run):
@@ -279,6 +281,14 @@ def test_shard_that_is_lost_again_and_again_is_given_up_and_the_others_go_on():
     assert world.machine.progress.state is ExperimentStateName.FAILED
     assert "lost 5 times in a row" in world.machine.progress.reason
     assert len(world.episodes()) == 12
+
+
+def test_operator_that_dies_at_start_takes_no_lineup_of_its_shard_with_it():
+    world = World(shards=1, operators=("bad", "a", "b"))
+    world.fault = FailureCategory.INFRASTRUCTURE
+    world.settle()
+    assert world.episodes() == every("ab", 12)
+    assert world.machine.progress.given_up == {"bad": "lost 5 times in a row, last: why"}
 
 
 def test_stop_cancels_what_is_open_and_keeps_what_is_there():

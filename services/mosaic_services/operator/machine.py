@@ -31,6 +31,8 @@ __all__ = ["ExperimentMachine"]
 SETTLE_S = 60.0
 # Episodes that are lost this often in a row, with no new record between, are given up.
 MOST_FRUITLESS = 5
+# After so many such losses each lineup has a shard of its own: the operator of one may be at fault.
+_TOGETHER = 2
 
 
 class ExperimentMachine:
@@ -249,15 +251,23 @@ class ExperimentMachine:
                 self._give_up(lineups, f"lost {fruitless} times in a row, last: {shard.reason}")
             else:
                 self.progress.lost += 1
-                self._add(left, fruitless)
+                for piece in self._apart(left) if fruitless >= _TOGETHER else [left]:
+                    self._add(piece, fruitless)
         elif len(lineups) > 1:
             # One of them is at fault: alone, each shows whether it is the one.
-            for lineup in lineups:
-                self._add([each for each in left if each.lineup == lineup], 0)
+            for piece in self._apart(left):
+                self._add(piece, 0)
         elif shard.done:
             self._add(left, 0)
         else:
             self._give_up(lineups, shard.reason)
+
+    @staticmethod
+    def _apart(left: list[Slice]) -> list[list[Slice]]:
+        """Return the slices of each lineup."""
+        return [
+            [each for each in left if each.lineup == lineup] for lineup in dict.fromkeys(each.lineup for each in left)
+        ]
 
     def _give_up(self, lineups: list[str], reason: str) -> None:
         for lineup in lineups:
