@@ -74,6 +74,10 @@ class Lane:
         self.actions[agent] = self._legal[agent](action, self.turns[agent].mask)
         return len(self.actions) == len(self.turns)
 
+    def owes_move(self, agent: str) -> bool:
+        """Whether an agent has to move, and has not decided yet."""
+        return agent in self.turns and agent not in self.actions
+
     def move(self) -> str | None:
         """Carry out the moves of all; return how the episode has ended, if it has."""
         actions, trail = self.actions, self._trail

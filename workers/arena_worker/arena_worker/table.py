@@ -305,13 +305,19 @@ class Table:
     # What goes wrong.
 
     def _fail(self, lane: Lane, seat: Seat, error: PolicyError, *, at_start: bool = False) -> None:
-        """Count the failure of an operator and do what the config says; without a beginning, nobody can play on."""
+        """Count the failure of an operator and do what the config says; without a beginning, nobody can play on.
+
+        A policy that dies while another has to move owes no move: started again, it plays on, unless it forfeits.
+        """
         agent, rules = seat.agent, self._config.failures
         tried = lane.tried.get(agent, 0)
         lane.tried[agent] = tried + 1
         then = "retry" if tried < rules.retry else rules.then
         if at_start and then != "fail":
             then = "forfeit"
+        owes_move = lane.owes_move(agent)
+        if then in {"noop", "random_legal"} and not owes_move:
+            then = "restart"
         lane.failures.append(
             {
                 "agent": agent,
@@ -322,12 +328,12 @@ class Table:
                 "then": then,
             }
         )
-        if then == "retry":
-            self._waiting[agent].append(lane)
-        elif then in {"forfeit", "fail"}:
+        if then in {"forfeit", "fail"}:
             lane.losers.add(agent)
             self._finish(lane, "forfeit" if then == "forfeit" else "failed")
-        else:
+        elif then == "retry" and owes_move:
+            self._waiting[agent].append(lane)
+        elif owes_move:
             mask = lane.turns[agent].mask
             action = seat.moves.noop(mask) if then == "noop" else seat.moves.random(mask, lane.generator)
             self._decide(lane, agent, action)
@@ -353,15 +359,22 @@ class Table:
                 queue.clear()
             self._set_apart(playing)
             return
+        seats = [seat for seat in self._asked if seat.process.name == broken.process.name]
+        guilty, asked = seats[0], True
+        if broken.purpose is not None:
+            guilty, asked, _ = broken.purpose
         for lane in playing:
-            seats = [seat for seat in self._asked if seat.process.name == broken.process.name]
-            guilty = broken.purpose[0] if broken.purpose is not None else seats[0]
             for seat in seats:
-                self._announce(lane, seat)
-                is_asked = seat.agent in lane.turns and seat.agent not in lane.actions
-                if seat is not guilty and is_asked and lane not in self._waiting[seat.agent]:
-                    self._waiting[seat.agent].append(lane)
-            self._fail(lane, guilty, broken.error)
+                queue = self._waiting[seat.agent]
+                if lane in queue:
+                    queue.remove(lane)
+                if seat is not guilty and lane.owes_move(seat.agent):
+                    queue.append(lane)
+            is_last = lane.tried.get(guilty.agent, 0) >= self._config.failures.retry
+            self._fail(lane, guilty, broken.error, at_start=asked is None and is_last)
+            if lane.is_playing:
+                for seat in seats:
+                    self._announce(lane, seat)
 
 
 class _BrokenError(Exception):

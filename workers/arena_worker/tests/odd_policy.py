@@ -1,10 +1,18 @@
 """A policy in a process of its own that goes wrong on demand: in given episodes, at a given decision."""
 
 import os
+import threading
 import time
+from pathlib import Path
+
+import numpy as np
 
 from mosaic_worker import InteractiveWorker, WorkerCapabilities, WorkerConfig, WorkerMetadata, run_worker
 from mosaic_worker.errors import RequestError
+
+
+MEETING = Path("..")
+"""The folder that all operators of a shard share."""
 
 
 class OddConfig(WorkerConfig):
@@ -29,10 +37,15 @@ class Odd(InteractiveWorker):
             raise RequestError(self.config.refuses)
 
     def begin_episode(self, agent, seed, episode, lane):
+        if self.config.fault == "no beginning" and episode in self.config.episodes:
+            os._exit(7)
         self.lanes[agent, lane] = [episode, seed, 0]
 
     def select_actions(self, agent, observations, lanes, action_masks):
-        return [self.decide(agent, lane, len(lanes), row) for row, lane in enumerate(lanes)]
+        decided = [self.decide(agent, lane, len(lanes), row) for row, lane in enumerate(lanes)]
+        if action_masks is None:
+            return decided
+        return [int(np.flatnonzero(mask)[0]) if each != 99 else 99 for each, mask in zip(decided, action_masks)]
 
     def decide(self, agent, lane, rows, row):
         state = self.lanes[agent, lane]
@@ -50,11 +63,32 @@ class Odd(InteractiveWorker):
                 time.sleep(3600)
             if config.fault == "illegal":
                 return 99
+            if config.fault == "leaves" and not (MEETING / "leaving").exists():
+                # It answers, and dies while another thinks.
+                (MEETING / "leaving").write_text(str(os.getpid()))
+                threading.Thread(target=self.leave).start()
+            if config.fault == "waits":
+                self.outlive()
         if config.drifts == "size":  # as if rounding depended on the size of a batch
             return (seed + count + rows) % 2
         if config.drifts == "row":
             return (seed + count + row) % 2
         return (seed + count) % 2
+
+    def leave(self):
+        wait_for((MEETING / "thinking").exists)
+        os._exit(7)
+
+    def outlive(self):
+        (MEETING / "thinking").touch()
+        leaving = int((MEETING / "leaving").read_text())
+        wait_for(lambda: not Path(f"/proc/{leaving}").exists())
+
+
+def wait_for(holds):
+    deadline = time.monotonic() + 60
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def metadata():

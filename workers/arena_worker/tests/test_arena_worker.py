@@ -124,6 +124,39 @@ def test_failures_are_retried_and_then_replaced(arena, then, ended):
     assert [failed[name]["ended"] for name in ("again", "never", "died")] == ["max_steps", ended, "max_steps"]
 
 
+@pytest.mark.parametrize(
+    ("rules", "off_turn", "at_start"),
+    [
+        ({"then": "forfeit"}, (["forfeit"], "forfeit"), (["forfeit"], "forfeit")),
+        ({"then": "noop"}, (["restart"], "terminated"), (["forfeit"], "forfeit")),
+        ({"then": "fail", "retry": 1}, (["retry"], "terminated"), (["retry", "fail"], "failed")),
+    ],
+)
+def test_a_policy_that_dies_while_another_has_to_move_ends_no_shard(arena, rules, off_turn, at_start):
+    operators = {
+        "leaver": odd(fault="leaves", episodes=[1], at=0),
+        "waiter": odd(fault="waits", episodes=[1], at=0, once=True),
+        "mute": odd(fault="no beginning", episodes=[1]),
+        "own": {"worker": "random"},
+    }
+    lineups = {
+        "off turn": {"player_1": "leaver", "player_2": "waiter"},
+        "at start": {"player_1": "own", "player_2": "mute"},
+    }
+    config = arena.shard("tictactoe_v3", operators, lineups, environment={"family": "aec"}, failures=rules, lanes=1)
+    for play in config["play"]:
+        play["episodes"] = [1, 3]
+    _, found = arena.run("run", config)
+    ended = {(record["lineup"], record["episode"]): record for record in found}
+    for lineup, agent, (then, how) in (("off turn", "player_1", off_turn), ("at start", "player_2", at_start)):
+        record = ended[lineup, 1]
+        assert [(each["agent"], each["kind"], each["then"]) for each in record["failures"]] == [
+            (agent, "died", each) for each in then
+        ]
+        assert record["ended"] == how
+        assert ended[lineup, 2]["ended"] == "terminated", ended[lineup, 2]["failures"]
+
+
 def test_what_cannot_be_played_is_recorded_and_the_rest_goes_on(arena):
     operators = {
         "good": RANDOM,
