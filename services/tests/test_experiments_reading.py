@@ -44,6 +44,14 @@ def test_keys_beside_an_operators_own_are_its_workers_config(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("more", "competitive"), [("", None), (", agents: [a, b]", True), (", agents: [a, b], competitive: false", False)]
+)
+def test_two_named_players_are_opponents_unless_the_file_says_otherwise(tmp_path, more, competitive):
+    text = BASIC.replace("{id: CartPole-v1}", "{id: mine_v0" + more + "}")
+    assert read_one(write(tmp_path, text)).environment.competitive is competitive
+
+
+@pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
         ("episodes: 10", "episdes: 10", 6, "did you mean episodes"),

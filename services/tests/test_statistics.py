@@ -171,5 +171,9 @@ def test_records_become_scores_and_points():
     assert found.points.tolist() == [0, 0.5, 1, 1]
     team = read_play([{**each, "winners": None} for each in records], {"a-b": {"*": "a"}})["a-b"]
     assert (team.competitive, team.scores.tolist()) == (False, [0, 6, 4, 0])
+    mixed = read_play([{**each, "winners": None} for each in records], {"a-b": {"w": "a", "b": "b"}})["a-b"]
+    assert (mixed.competitive, mixed.scores.tolist()) == (False, [0, 6, 4, 0]), (
+        "nobody can win: a team of two operators"
+    )
     with pytest.raises(KeyError, match="other"):
         read_play([{**records[0], "lineup": "other"}], {"a-b": {"*": "a"}})

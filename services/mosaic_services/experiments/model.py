@@ -29,6 +29,7 @@ ExperimentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 OperatorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,64}$")]
 Count = Annotated[Whole, Field(ge=1, le=10_000_000)]
 MOST_OPERATORS = 200
+_DUEL = 2
 
 
 class Part(BaseModel):
@@ -46,6 +47,10 @@ class Environment(Part):
     max_steps: Count | None = Field(default=None, description="steps after which an episode is cut")
     imports: tuple[str, ...] = Field(default=(), description="modules that register environments when imported")
     agents: tuple[str, ...] = Field(default=(), description="names of the players of a game that MOSAIC does not know")
+    competitive: bool | None = Field(
+        default=None,
+        description="whether agents play against each other; known of PettingZoo's games",
+    )
     profile: ProfileName = Field(default="default", description="profile of the arena worker that has the environment")
 
     @model_validator(mode="before")
@@ -54,7 +59,17 @@ class Environment(Part):
         if isinstance(fields, str):
             fields = {"id": fields}
         if isinstance(fields, dict) and isinstance(fields.get("id"), str) and fields.get("family") is None:
-            return {**fields, "family": family_of(fields["id"])}
+            fields = {**fields, "family": family_of(fields["id"])}
+        return fields
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_competition(cls, fields: Any) -> Any:
+        """Take two players that are named for opponents."""
+        if isinstance(fields, dict) and fields.get("competitive") is None:
+            players = fields.get("agents")
+            if isinstance(players, list | tuple) and len(players) == _DUEL:
+                return {**fields, "competitive": True}
         return fields
 
 

@@ -10,8 +10,20 @@ from mosaic_bus.messages import RunSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-__all__ = ["ARENA", "SESSIONS", "Slice", "cut", "default_shards", "missing", "session_spec", "shard_spec", "without"]
+__all__ = [
+    "ARENA",
+    "SESSIONS",
+    "Slice",
+    "cut",
+    "default_shards",
+    "missing",
+    "replay_spec",
+    "session_spec",
+    "shard_spec",
+    "without",
+]
 
 ARENA = "arena"
 # The group of all sessions.
@@ -115,6 +127,16 @@ def session_spec(plan: Mapping[str, Any], name: str, frames: str = "off") -> Run
     return spec.model_copy(update={"config": config, "interactive": True, "group": SESSIONS})
 
 
+def replay_spec(plan: Mapping[str, Any], record: Mapping[str, Any], name: str, steps: Path, offset: int) -> RunSpec:
+    """Write the run that plays an episode again from its recorded actions, filmed. It needs no policy."""
+    lineups = [each for each in plan["lineups"] if each["name"] == record["lineup"]]
+    nobody = {operator: {"worker": "noop", "profile": "default", "config": {}} for operator in plan["operators"]}
+    filmed = {**plan, "operators": nobody, "steps": False, "videos": [record["episode"]], "group": ""}
+    spec = _spec(filmed, lineups, (), name, ())
+    replay = {"records": [dict(record)], "steps": str(steps), "offset": offset}
+    return spec.model_copy(update={"config": {**spec.config, "mode": "replay", "replay": replay}})
+
+
 def _spec(
     plan: Mapping[str, Any],
     lineups: Sequence[Mapping[str, Any]],
@@ -123,7 +145,8 @@ def _spec(
     requires: Sequence[str],
 ) -> RunSpec:
     operators = {operator: plan["operators"][operator] for each in lineups for operator in each["agents"].values()}
-    environment = {key: plan["environment"][key] for key in ("id", "family", "kwargs", "max_steps", "imports")}
+    fields = ("id", "family", "kwargs", "max_steps", "imports", "competitive")
+    environment = {key: plan["environment"].get(key) for key in fields}
     config = {
         "experiment": plan["name"],
         "environment": environment,

@@ -40,6 +40,9 @@ class EnvironmentConfig(_Part):
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the environment")
     max_steps: int | None = Field(default=None, ge=1, description="Steps after which an episode is cut off")
     imports: list[str] = Field(default_factory=list, description="Modules that register environments when imported")
+    competitive: bool | None = Field(
+        default=None, description="Whether agents play against each other; known of PettingZoo's games, else no"
+    )
 
 
 class OperatorConfig(_Part):
@@ -118,6 +121,7 @@ class ReplayConfig(_Part):
 
     records: list[dict[str, Any]] = Field(min_length=1, description="Records as in episodes.jsonl")
     steps: InputPath | None = Field(default=None, description="steps.jsonl with their actions; else policies decide")
+    offset: int = Field(default=0, ge=0, description="Bytes of that file before the first of their steps")
 
 
 class ArenaConfig(WorkerConfig, LiveFrameFields):

@@ -8,9 +8,11 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 
 from arena_worker.config import EnvironmentConfig
 from arena_worker.labels import keys_of, labels_of
+from arena_worker.sides import Sides
 from mosaic_worker.config import near
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.frames.fastlane import FastLane
@@ -46,13 +48,16 @@ class Game(ABC):
     keys: dict[str, list[str | None]]
     """The keys with which a person plays them; a large space has none."""
     rewards: dict[str, float]
+    sides: Sides
+    """Who plays against whom."""
     ended: str | None
     """`terminated` or `truncated` when the episode is over."""
 
-    def __init__(self, env: Any, env_id: str) -> None:
-        """Use an environment of that id."""
+    def __init__(self, env: Any, config: EnvironmentConfig) -> None:
+        """Use an environment that was made by a config."""
         self.env = env
-        self._env_id = env_id
+        self._env_id = env_id = config.id
+        self.sides = Sides(env_id, self.agents, competitive=config.competitive)
         self.ended = None
         self.rewards = {}
         self.meanings = {agent: labels_of(env_id, env, self.action_spaces[agent]) for agent in self.agents}
@@ -67,7 +72,11 @@ class Game(ABC):
         """Say what is played and by whom, for policies that can read."""
         inner = self.env.unwrapped
         doc = type(inner).__doc__ or getattr(sys.modules.get(type(inner).__module__), "__doc__", None)
-        return {"id": self._env_id, "agents": self.agents, "doc": inspect.cleandoc(doc or "")[:_MOST_DOC]}
+        about = {"id": self._env_id, "agents": self.agents, "doc": inspect.cleandoc(doc or "")[:_MOST_DOC]}
+        drawn = getattr(inner, "desc", None)  # the map of toy text: an array of letters
+        if isinstance(drawn, np.ndarray) and drawn.dtype.kind == "S":
+            about["map"] = [b"".join(row).decode() for row in drawn]
+        return about
 
     @abstractmethod
     def reset(self, seed: int) -> dict[str, Turn]:
@@ -93,11 +102,11 @@ class Game(ABC):
 class SingleGame(Game):
     """A Gymnasium environment."""
 
-    def __init__(self, env: Any, env_id: str) -> None:
+    def __init__(self, env: Any, config: EnvironmentConfig) -> None:
         self.agents = [ONLY_AGENT]
         self.observation_spaces = {ONLY_AGENT: env.observation_space}
         self.action_spaces = {ONLY_AGENT: env.action_space}
-        super().__init__(env, env_id)
+        super().__init__(env, config)
 
     def reset(self, seed: int) -> dict[str, Turn]:
         self.ended, self.rewards = None, {}
@@ -116,9 +125,9 @@ class SingleGame(Game):
 class ParallelGame(Game):
     """A PettingZoo environment in which all agents move at once."""
 
-    def __init__(self, env: Any, env_id: str) -> None:
+    def __init__(self, env: Any, config: EnvironmentConfig) -> None:
         _describe(self, env)
-        super().__init__(env, env_id)
+        super().__init__(env, config)
 
     def reset(self, seed: int) -> dict[str, Turn]:
         self.ended, self.rewards = None, {}
@@ -138,9 +147,9 @@ class ParallelGame(Game):
 class TurnGame(Game):
     """A PettingZoo environment in which agents move in turn."""
 
-    def __init__(self, env: Any, env_id: str) -> None:
+    def __init__(self, env: Any, config: EnvironmentConfig) -> None:
         _describe(self, env)
-        super().__init__(env, env_id)
+        super().__init__(env, config)
 
     def reset(self, seed: int) -> dict[str, Turn]:
         self.ended, self.rewards = None, {}
@@ -214,12 +223,12 @@ def make_game(config: EnvironmentConfig, lane: FastLane | None = None, index: in
         raise ConfigError(problem)
     if lane is not None:
         env = lane.wrap(env, index)
-    kinds: dict[str, Callable[[Any, str], Game]] = {
+    kinds: dict[str, Callable[[Any, EnvironmentConfig], Game]] = {
         "gymnasium": SingleGame,
         "aec": TurnGame,
         "parallel": ParallelGame,
     }
-    return kinds[config.family](env, config.id)
+    return kinds[config.family](env, config)
 
 
 def _single(config: EnvironmentConfig, options: dict[str, Any]) -> Any:

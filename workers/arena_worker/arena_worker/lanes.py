@@ -124,7 +124,7 @@ class Lane:
             "returns": self.totals,
             "length": self.length,
             "ended": ended,
-            "winners": self._winners(ended),
+            "winners": None if ended == "failed" else self.game.sides.winners(self.totals, self.losers),
             "failures": self.failures,
             "action_hash": self._hash.hexdigest(),
             **told,
@@ -135,13 +135,3 @@ class Lane:
         """Leave the episode; it will be played again."""
         self.is_playing = False
         self.generation += 1
-
-    def _winners(self, ended: str) -> list[str] | None:
-        """Return who won: those who did not forfeit, or who got most; none if all got the same."""
-        if len(self.game.agents) == 1 or ended == "failed":
-            return None
-        if ended == "forfeit":
-            return [agent for agent in self.game.agents if agent not in self.losers]
-        most = max(self.totals.values())
-        best = [agent for agent in self.game.agents if self.totals[agent] == most]
-        return [] if len(best) == len(self.game.agents) else best

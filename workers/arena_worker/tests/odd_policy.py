@@ -10,7 +10,6 @@ import numpy as np
 from mosaic_worker import InteractiveWorker, WorkerCapabilities, WorkerConfig, WorkerMetadata, run_worker
 from mosaic_worker.errors import RequestError
 
-
 MEETING = Path("..")
 """The folder that all operators of a shard share."""
 
@@ -45,7 +44,8 @@ class Odd(InteractiveWorker):
         decided = [self.decide(agent, lane, len(lanes), row) for row, lane in enumerate(lanes)]
         if action_masks is None:
             return decided
-        return [int(np.flatnonzero(mask)[0]) if each != 99 else 99 for each, mask in zip(decided, action_masks)]
+        pairs = zip(decided, action_masks, strict=True)
+        return [each if each == 99 else int(np.flatnonzero(mask)[0]) for each, mask in pairs]
 
     def decide(self, agent, lane, rows, row):
         state = self.lanes[agent, lane]

@@ -83,7 +83,29 @@ def test_turns_and_simultaneous_moves_are_played_with_masks_in_one_or_several_la
         if family == "aec":
             assert {tuple(sorted(record["returns"].values())) for record in one} <= {(-1.0, 1.0), (0.0, 0.0)}
             assert all(len(record["winners"]) == any(record["returns"].values()) for record in one)
+        else:
+            assert {record["winners"] for record in one} == {None}, "nobody wins where all work together"
         assert events["run_completed"][0]["summary"]["episodes"] == 4
+
+
+def test_winners_are_sides_and_the_config_may_say_whether_there_are_any(arena):
+    script = (
+        "from arena_worker.sides import Sides\n"
+        "import json\n"
+        "team = ['leadadversary_0', 'adversary_0', 'agent_0', 'agent_1']\n"
+        "returns = dict(zip(team, [2.0, 0.0, 1.0, 1.0]))\n"
+        "world = Sides('simple_world_comm_v3', team, competitive=None)\n"
+        "pair, values = ['a', 'b'], {'a': 1.0, 'b': 2.0}\n"
+        "print(json.dumps([world.winners(returns, set()), world.winners({**returns, 'agent_0': 2.0}, set()),\n"
+        "    world.winners(returns, {'agent_0'}),\n"
+        "    *[Sides('mine_v0', pair, competitive=each).winners(values, set()) for each in (None, True, False)],\n"
+        "    Sides('pettingzoo.classic.chess_v6', pair, competitive=False).winners(values, set())]))\n"
+    )
+    done = subprocess.run(
+        [arena.python, "-c", script], env=arena.environ, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    good, bad = ["agent_0", "agent_1"], ["leadadversary_0", "adversary_0"]
+    assert json.loads(done) == [[], good, bad, None, ["b"], None, None]
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
