@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import stat
@@ -9,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from gateway_client import Gateway, read, read_to_the_end
+from gateway_client import Gateway, read, read_to_the_end, say, until
 from stack import Stack, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -66,6 +67,11 @@ def test_nothing_is_answered_without_a_token(gateway):
         assert gateway.ask("GET", f"/?token={wrong.encode().hex()}").status == 401
     with pytest.raises((InvalidStatus, ConnectionClosed)), gateway.page(Cookie="") as page:
         read(page)
+    for path in ("/", "/runs/abc", f"/?token={'x' * 43}"):
+        answer = gateway.ask("GET", path, None, {"Accept": "text/html,*/*;q=0.8"})
+        assert (answer.status, answer.headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert b"<code>mosaic open</code>" in answer.body
+    assert gateway.ask("GET", "/", None, {"Accept": "*/*"}).json()["code"] == "not_logged_in"
 
 
 def test_token_becomes_a_cookie_that_is_not_the_token(stack, gateway):
@@ -159,6 +165,10 @@ def test_reports_run_no_script_and_lead_nowhere_else(stack, gateway):
     (folder / "report" / "index.html").write_text("<script>alert(1)</script>")
     (folder / "state.json").write_text("secret")
     (folder / "report" / "link.json").symlink_to(folder / "state.json")
+    (folder / "experiment.json").write_text(json.dumps({"operators": {"a": {"config": {"api_key": SECRET}}}}))
+    (folder / "report" / "experiment.json").write_bytes((folder / "experiment.json").read_bytes())
+    assert b"******" in gateway.get("/reports/trial/experiment.json", gateway.viewer).body
+    assert SECRET.encode() not in gateway.get("/reports/trial/experiment.json", gateway.viewer).body
     page = gateway.get("/reports/trial/index.html")
     policy = page.headers["content-security-policy"]
     assert page.status == 200
@@ -289,6 +299,50 @@ def test_secrets_in_configs_are_masked(stack, gateway):
     assert SECRET.encode() not in gateway.command("telemetry", "events", run=run).body
     for path in ("1/worker.json", "1/placed.json"):
         assert gateway.get(f"/files/{run}/{path}").status == 404
+    with gateway.page() as page:
+        say(page, type="watch_events", id=1, run=run)
+        told = until(page, lambda message: message["type"] == "events")
+    assert told["rows"][0]["event"] == "run_started"
+    assert SECRET not in json.dumps(told)
+
+
+def test_secrets_are_in_no_file_that_a_viewer_downloads(stack, gateway):
+    """The journal has the config in its first line, and a worker may write it to any file."""
+    run = stack.submit(config={"events": 1, "ask_used": [{"openaiApiKey": SECRET, "args": ["--token", SECRET]}]})
+    stack.wait_final(run)
+    folder = stack.home.runs / run / "1"
+    assert SECRET in (folder / "journal.jsonl").read_text()
+    (folder / "args.yaml").write_text(f"key: {SECRET}\nother: 5\n")
+    for name in ("journal.jsonl", "args.yaml"):
+        original = (folder / name).read_bytes()
+        hidden = original.replace(SECRET.encode(), b"*" * len(SECRET))
+        path = f"/files/{run}/1/{name}"
+        assert gateway.get(path, gateway.viewer).body == hidden
+        # A part that begins or ends in the middle of a secret has nothing of it either.
+        middle = original.index(SECRET.encode()) + 5
+        for first, last in ((0, middle - 1), (middle, len(original) - 1), (middle, middle)):
+            part = gateway.get(path, gateway.viewer, Range=f"bytes={first}-{last}")
+            assert (part.status, part.body) == (206, hidden[first : last + 1])
+        chunk = gateway.command("supervisor.testhost", "read_file", gateway.viewer, run=run, path=f"1/{name}").json()
+        assert base64.b64decode(chunk["data"]) == hidden
+
+
+def test_mask_is_not_taken_for_a_secret(stack, gateway):
+    """A page that sends back what it was shown would otherwise run with three dots for a key."""
+    text = "name: kept\nenvironment: {id: CartPole-v1}\noperators: {random: {worker: random}}\nepisodes: 1\n"
+    for service, name, arguments in (
+        ("scheduler", "submit", {"spec": {"worker": "stress", "config": {"ask_used": [{"api_key": "•••"}]}}}),
+        ("scheduler", "check", {"spec": {"worker": "stress", "config": {"ask_used": [{"args": ["--token=•••"]}]}}}),
+        ("operator", "start_experiment", {"experiment": {"name": "x", "operators": {"a": {"api_key": "•••"}}}}),
+        ("operator", "check_experiment", {"text": text + "description: •••\n"}),
+    ):
+        answer = gateway.command(service, name, **arguments)
+        assert (answer.status, answer.json()["code"]) == (422, "invalid_arguments")
+        assert "holds •••, which stands for a secret" in answer.json()["message"]
+    for arguments in ({}, {"text": text, "experiment": {"name": "kept"}}):
+        assert gateway.command("operator", "start_experiment", **arguments).status == 422
+    refused = gateway.command("operator", "start_experiment", text="name: [a").json()
+    assert (refused["code"], "line 1: not YAML" in refused["message"]) == ("invalid_experiment", True)
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,16 @@ class RefusalCode(StrEnum):
     NOT_FINAL = "not_final", "the run has not ended", "run", "state"
     NOT_INSTALLED = "not_installed", "the environment of the worker is not installed on this host"
     NOT_INTERACTIVE = "not_interactive", "the run was not submitted with `interactive: true`", "run"
+    NOT_PAUSABLE = (
+        "not_pausable",
+        "the worker cannot pause, or does not train yet: it handles no such signal",
+        "run",
+    )
     NOT_READING = "not_reading", "the worker does not read: its stdin has no room for the line", "run"
     NOT_STARTED = "not_started", "the worker of the attempt has not started yet", "run"
     STOPPING = "stopping", "the supervisor is about to end"
     STORE_UNAVAILABLE = "store_unavailable", "the store cannot be read or written now"
-    TOO_LARGE = "too_large", "the answer would be larger than a message may be: ask for less"
+    TOO_LARGE = "too_large", "the answer would be larger than a message may be, or take too long: ask for less"
     UNKNOWN = "unknown", "the refusal has a code that this version does not know; the message names it"
     UNKNOWN_ATTEMPT = "unknown_attempt", "the host has no such attempt", "run"
     UNKNOWN_COMMAND = "unknown_command", "the service has no such command", "value", "near", "allowed"

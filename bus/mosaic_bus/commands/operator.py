@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from ulid import ULID
 
 from mosaic_bus.commands.common import Ack, Command, Query
@@ -68,13 +68,20 @@ class StartExperiment(Command[ExperimentState]):
 
     name: ClassVar[str] = "start_experiment"
     result: ClassVar[type[Model]] = ExperimentState
-    experiment: dict[str, Any] = Field(description="the fields of an experiment file")
+    experiment: dict[str, Any] = Field(default_factory=dict, description="the fields of an experiment file")
+    text: str = Field(default="", max_length=1_000_000, description="or the file itself, YAML or JSON")
     shards: Annotated[Whole, Field(ge=1, le=1000)] | None = Field(
         default=None, description="pieces that run at the same time; made from the hosts' CPUs if left out"
     )
     hosts: list[str] = Field(default_factory=list, max_length=1000, description="only on these; empty for all")
     restart: bool = Field(default=False, description="drop the records that there are, and play everything again")
     command: str = Field(default="", max_length=1000, description="how to run it again, for the report")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if bool(self.experiment) == bool(self.text):
+            raise ValueError("give either `experiment` or `text`")
+        return self
 
 
 class StopExperiment(Command[Ack]):

@@ -25,6 +25,7 @@ __all__ = [
     "FrameStreams",
     "FrameStreamsResult",
     "Install",
+    "PauseRun",
     "Place",
     "ReadFile",
     "RemoveFiles",
@@ -101,6 +102,19 @@ class Tell(Command[Ack]):
         if (length := len(line.encode())) > MAX_TELL_BYTES:
             raise ValueError(f"a line has at most {MAX_TELL_BYTES} bytes, not {length}")
         return line
+
+
+class PauseRun(Command[Ack]):
+    """Let the worker of an attempt pause, or go on: it is sent SIGUSR1 or SIGUSR2. It pauses where it can continue.
+
+    Refused with `unknown_attempt`, `already_ended`, and with `not_pausable` if the worker does not handle the signal.
+    """
+
+    name: ClassVar[str] = "pause_run"
+    result: ClassVar[type[Model]] = Ack
+    run: RunId
+    attempt: AttemptNumber
+    paused: bool
 
 
 class Forget(Command[Ack]):

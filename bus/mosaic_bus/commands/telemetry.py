@@ -181,7 +181,7 @@ class Events(Query[Rows]):
     name: ClassVar[str] = "events"
     result: ClassVar[type[Model]] = Rows
     run: str
-    attempt: AttemptNumber = 1
+    attempt: AttemptNumber | None = Field(default=1, description="None for the newest")
     kinds: list[str] = Field(default_factory=list, max_length=1000)
     start: Whole = Field(default=0, ge=0)
     limit: Whole = Field(default=1000, ge=1, le=100_000)

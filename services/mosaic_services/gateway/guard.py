@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,6 +40,16 @@ _HEADERS = {
     "x-frame-options": "DENY",
     "cache-control": "no-store",
 }
+_LOG_IN = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>MOSAIC: not logged in</title>
+<h1>Not logged in</h1>
+<p>Run <code>mosaic open</code> on the machine on which MOSAIC runs. It opens this page with a token, once for each
+browser. A token that was replaced is not valid any more.</p>
+</html>
+"""
 # Why a WebSocket is closed before it begins.
 _FORBIDDEN = 4403
 
@@ -93,7 +103,8 @@ class Guard:
         role, by_cookie = self._role_of(headers)
         if role is None:
             said = "open the address that `mosaic open` prints, or send `Authorization: Bearer TOKEN`"
-            return refuse(401, "not_logged_in", said)
+            shows_html = method in _SAFE and "text/html" in headers.get("accept", "")
+            return HTMLResponse(_LOG_IN, 401) if shows_html else refuse(401, "not_logged_in", said)
         origin = headers.get("origin")
         matters = scope["type"] == "websocket" or method not in _SAFE
         if matters and origin not in self._origins and (origin is not None or by_cookie):
@@ -109,7 +120,7 @@ class Guard:
             return None
         role = self._access.of_token(tokens[0])
         if role is None:
-            return PlainTextResponse("This token is not valid (any more). Ask for the address: mosaic open\n", 401)
+            return HTMLResponse(_LOG_IN, 401)
         rest = urlencode([(key, value) for key, value in query if key != "token"])
         # One slash: two would name another host.
         path = "/" + scope["path"].lstrip("/\\")

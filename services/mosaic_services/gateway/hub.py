@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from mosaic_bus import topics
 from mosaic_bus.client.follower import Follower
 from mosaic_bus.commands import Events, Logs, Series
+from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.messages import BuildProgress, ExperimentState, ServiceState, StoredPositions
+from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_services.gateway.frames import Frames
 
 if TYPE_CHECKING:
@@ -149,6 +151,9 @@ class Hub:
             since={wish.run: list(since)} if since else {},
         )
         answer = await self._once((wish, since), lambda: self.bus.request("telemetry", command, timeout=_ANSWER_S))
+        if not answer.runs:  # only lines of its log are stored so far
+            said = f"no event of run {wish.run} is stored yet"
+            raise CommandRefusedError(RefusalCode.UNKNOWN_RUN, said, RefusalDetails(value=wish.run))
         return answer.runs[0]  # type: ignore[no-any-return]
 
     async def log(self, run: str, attempt: int | None, start: int, limit: int) -> Rows:
@@ -157,7 +162,7 @@ class Hub:
         key = ("log", run, attempt, start, limit)
         return await self._once(key, lambda: self.bus.request("telemetry", command, timeout=_ANSWER_S))  # type: ignore[no-any-return]
 
-    async def events(self, run: str, attempt: int, kinds: tuple[str, ...], start: int, limit: int) -> Rows:
+    async def events(self, run: str, attempt: int | None, kinds: tuple[str, ...], start: int, limit: int) -> Rows:
         """Ask for events of an attempt."""
         command = Events(run=run, attempt=attempt, kinds=list(kinds), start=start, limit=limit)
         key = ("events", run, attempt, kinds, start, limit)

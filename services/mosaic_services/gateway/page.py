@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -16,9 +16,11 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 from mosaic_bus.errors import BusError, CommandRefusedError
 from mosaic_bus.refusals import RefusalCode, explain
 from mosaic_services.gateway.hub import Wish
-from mosaic_services.gateway.masking import mask
+from mosaic_services.masking import mask
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from starlette.websockets import WebSocket
 
     from mosaic_services.gateway.frames import Relay
@@ -35,6 +37,8 @@ _MOST_BYTES = 64 * 1024
 _LOG_LINES = 500
 _SEND_S = 10.0
 """Time for a message to go out. A page that takes longer reads nothing."""
+_RETRY_S = 2.0
+"""Time until a question that got no answer is asked again."""
 _IDLE_S = 60.0
 """Time without a credit, while something waits, after which a page is closed."""
 # Codes of WebSocket closes.
@@ -90,7 +94,7 @@ class WatchEvents(_Said):
     type: Literal["watch_events"]
     id: Id
     run: RunId
-    attempt: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    attempt: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     kinds: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=20)] = []
     start: Place = 0
 
@@ -121,6 +125,7 @@ class _Curves:
     wish: Wish
     since: tuple[int, ...]
     due: bool = True
+    failed_at: float = -_RETRY_S
 
 
 @dataclass
@@ -132,6 +137,7 @@ class _Lines:
     start: int
     kinds: tuple[str, ...] | None = None
     due: bool = True
+    failed_at: float = -_RETRY_S
 
 
 @dataclass
@@ -141,6 +147,9 @@ class _Stream:
     max_dim: int
     relay: Relay
     seen: int = 0
+
+
+Asked = TypeVar("Asked", _Curves, _Lines)
 
 
 @dataclass
@@ -154,7 +163,11 @@ class Page:
     _states: tuple[int, int] | None = None  # revisions of the view and the hub that it has; None: it wants none
     _silent: frozenset[str] = frozenset()  # the services that it knows to be silent
     _watches: dict[int, _Curves | _Lines | _Stream] = field(default_factory=dict)
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    # One for each task that sends: what telemetry answers late, or not at all, must not hold up states and frames.
+    _wake_live: asyncio.Event = field(default_factory=asyncio.Event)
+    _wake_curves: asyncio.Event = field(default_factory=asyncio.Event)
+    _wake_lines: asyncio.Event = field(default_factory=asyncio.Event)
+    _putting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _starved_since: float | None = None
 
     def __hash__(self) -> int:
@@ -164,20 +177,28 @@ class Page:
     async def serve(self) -> None:
         """Talk until one of both sides ends."""
         await self.socket.accept()
+        about = {"type": "welcome", "protocol": PROTOCOL, "role": self.role, "credits": self.credits}
+        if not await self._put(about):
+            return
         self.hub.join(self, self._on_tick)
-        # A task that only sends does not notice that its client has gone, so another one reads.
-        reading = asyncio.create_task(self._read())
-        sending = asyncio.create_task(self._send())
+        # Tasks that only send do not notice that their client has gone, so another one reads.
+        work = (
+            self._read(),
+            self._send(self._wake_live, self._send_states, self._send_frames),
+            self._send(self._wake_curves, self._send_curves),
+            self._send(self._wake_lines, self._send_lines),
+        )
+        tasks = [asyncio.create_task(each) for each in work]
         try:
-            done, _ = await asyncio.wait([reading, sending], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             code = next((task.result() for task in done), None)
         finally:
             self.hub.leave(self)
             for watch in self._watches.values():
                 self._end(watch)
-            for task in (reading, sending):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(reading, sending, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         if code is not None and self.socket.client_state is WebSocketState.CONNECTED:
             with contextlib.suppress(Exception):  # it may be gone
                 async with asyncio.timeout(1.0):
@@ -202,7 +223,11 @@ class Page:
                 # What cannot be read may be of a newer page: say so, and end, since it would wait for ever.
                 await self._put({"type": "error", "code": "invalid_message", "message": explain(error)})
                 return BAD_MESSAGE
-            self._wake.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        for wake in (self._wake_live, self._wake_curves, self._wake_lines):
+            wake.set()
 
     def _take(self, said: Said) -> None:
         match said:
@@ -221,7 +246,7 @@ class Page:
             case WatchFrames():
                 relay = self.hub.frames.join(said.run, said.max_dim)
                 self._begin(said.id, _Stream(said.run, said.stream, said.max_dim, relay))
-                relay.on_news[self, said.id] = self._wake.set
+                relay.on_news[self, said.id] = self._wake_live.set
             case Unwatch():
                 if (watch := self._watches.pop(said.id, None)) is not None:
                     self._end(watch, said.id)
@@ -246,22 +271,19 @@ class Page:
                 watch.due |= (watch.wish.run, "journal") in grown
             elif isinstance(watch, _Lines):
                 watch.due |= (watch.run, "log" if watch.kinds is None else "journal") in grown
-        self._wake.set()
+        self._wake()
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def _send(self) -> int | None:
-        about = {"type": "welcome", "protocol": PROTOCOL, "role": self.role, "credits": self.credits}
-        if not await self._put(about):
-            return UNREAD
+    async def _send(self, wake: asyncio.Event, *steps: Callable[[], Awaitable[bool]]) -> int | None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            await wake.wait()
+            wake.clear()
             if self.credits <= 0:
                 if self._is_starved():
                     return UNREAD
                 continue
-            for step in (self._send_states, self._send_curves, self._send_lines, self._send_frames):
+            for step in steps:
                 if not await step():
                     return UNREAD
 
@@ -299,9 +321,18 @@ class Page:
         self._states, self._silent = (view.revision, hub.revision), frozenset(silent)
         return await self._spend(message)
 
+    def _due(self, kind: type[Asked]) -> list[tuple[int, Asked]]:
+        """Return the watches of a kind that may have something new."""
+        latest = time.monotonic() - _RETRY_S
+        watches = self._watches.items()
+        return [
+            (number, each)
+            for number, each in watches
+            if isinstance(each, kind) and each.due and each.failed_at <= latest
+        ]
+
     async def _send_curves(self) -> bool:
-        due = [(number, each) for number, each in self._watches.items() if isinstance(each, _Curves) and each.due]
-        for number, watch in due:
+        for number, watch in self._due(_Curves):
             if self.credits <= 0:
                 return True
             watch.due = False
@@ -313,6 +344,9 @@ class Page:
                 continue
             if self._watches.get(number) is not watch or tuple(found.position) == watch.since:
                 continue  # nothing new, or the page has changed its mind
+            if self.credits <= 0:  # they were spent meanwhile
+                watch.due = True
+                return True
             document = found.model_dump(mode="json")
             watch.since = tuple(found.position)
             if not await self._spend({"type": "series", "id": number, **document}):
@@ -320,8 +354,7 @@ class Page:
         return True
 
     async def _send_lines(self) -> bool:
-        due = [(number, each) for number, each in self._watches.items() if isinstance(each, _Lines) and each.due]
-        for number, watch in due:
+        for number, watch in self._due(_Lines):
             if self.credits <= 0:
                 return True
             watch.due = False
@@ -329,17 +362,20 @@ class Page:
                 if watch.kinds is None:
                     page = await self.hub.log(watch.run, watch.attempt, watch.start, _LOG_LINES)
                 else:
-                    page = await self.hub.events(watch.run, watch.attempt or 1, watch.kinds, watch.start, _LOG_LINES)
+                    page = await self.hub.events(watch.run, watch.attempt, watch.kinds, watch.start, _LOG_LINES)
             except BusError as error:
                 if not await self._say_failed(number, watch, error):
                     return False
                 continue
             if not page.rows or self._watches.get(number) is not watch:
                 continue
+            if self.credits <= 0:  # they were spent meanwhile
+                watch.due = True
+                return True
             start, watch.start = watch.start, page.rows[-1]["number"] + 1
             watch.due = page.next is not None
             if watch.due:
-                self._wake.set()
+                self._wake_lines.set()
             kind = "log" if watch.kinds is None else "events"
             place = {"start": start, "rows": page.rows, "next": watch.start}
             if not await self._spend({"type": kind, "id": number, "run": watch.run, **place}):
@@ -359,14 +395,16 @@ class Page:
             if not await self._put(len(head).to_bytes(4, "big") + head + picture.jpeg):
                 return False
             if watch.relay.oldest_after(watch.seen, watch.stream) is not None:
-                self._wake.set()
+                self._wake_live.set()
         return True
 
     async def _say_failed(self, number: int, watch: _Curves | _Lines, error: BusError) -> bool:
         """Tell why there is nothing. A run without events has none yet; the store may be away for a moment."""
         if isinstance(error, CommandRefusedError) and error.code == RefusalCode.UNKNOWN_RUN:
             return True
-        watch.due = True  # asked again at the next tick
+        watch.due, watch.failed_at = True, time.monotonic()
+        if self.credits <= 0:
+            return True
         code = str(error.code) if isinstance(error, CommandRefusedError) else "no_answer"
         return await self._spend({"type": "error", "id": number, "code": code, "message": str(error)})
 
@@ -377,7 +415,7 @@ class Page:
     async def _put(self, message: dict[str, Any] | bytes) -> bool:
         """Send; return False if the page does not take it."""
         try:
-            async with asyncio.timeout(_SEND_S):
+            async with asyncio.timeout(_SEND_S), self._putting:
                 if isinstance(message, bytes):
                     await self.socket.send_bytes(message)
                 else:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, Response
 
+from mosaic_services.experiments.errors import FolderError
+from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.gateway.guard import refuse
+from mosaic_services.masking import blank, secrets_in
 from mosaic_services.open_below import open_below, parts_of
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ class Reports:
         return JSONResponse({"written_at": written})
 
     async def file(self, request: Request) -> Response:
-        """Return a file of a report."""
+        """Return a file of a report, with `*` in the place of secrets of the experiment."""
         name, path = request.path_params["experiment"], request.path_params["path"] or "index.html"
         try:
             data = await asyncio.to_thread(self._read, name, path)
@@ -76,4 +79,9 @@ class Reports:
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
                 raise ValueError("not a file to show")
             with os.fdopen(os.dup(file), "rb") as reader:
-                return reader.read()
+                data = reader.read()
+        try:
+            plan = ExperimentFolder(self._experiments / name).read_plan()
+        except FolderError:
+            return data
+        return blank(data, secrets_in(plan))

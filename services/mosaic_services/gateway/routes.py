@@ -18,12 +18,12 @@ from starlette.routing import Route
 from mosaic_bus import topics
 from mosaic_bus.commands import ReadFile, Show
 from mosaic_bus.errors import BusError, CommandRefusedError, NoAnswerError
-from mosaic_bus.refusals import RefusalCode, RefusalDetails, explain, find_problems
+from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails, explain, find_problems
 from mosaic_services.gateway.guard import refuse
-from mosaic_services.gateway.masking import mask
 from mosaic_services.gateway.registry import STATUS, find_command, is_query, openapi
 from mosaic_services.gateway.reports import Reports
 from mosaic_services.gateway_files import Role
+from mosaic_services.masking import MASK, find_mask, mask
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -116,7 +116,10 @@ class Routes:
         try:
             if not is_shallow(body, MAX_DEPTH):
                 return refuse(422, "too_deep", f"at most {MAX_DEPTH} lists and maps may be nested")
-            command = kind.model_validate(orjson.loads(body or b"{}"))
+            document = orjson.loads(body or b"{}")
+            if (masked := find_mask(document)) is not None:
+                return refused(_is_masked(masked))
+            command = kind.model_validate(document)
         except ValidationError as error:
             problems = RefusalDetails(problems=find_problems(error))
             return refused(CommandRefusedError(RefusalCode.INVALID_ARGUMENTS, explain(error), problems))
@@ -148,14 +151,14 @@ class Routes:
             return refuse(504, "no_answer", str(error))
         except ValidationError as error:
             return refuse(404, "unknown_file", explain(error))
-        if start > first.bytes:
-            return Response(status_code=416, headers={"content-range": f"bytes */{first.bytes}"})
         end = min(int(asked[2]) + 1, first.bytes) if asked and asked[2] else first.bytes
+        if asked and start >= end:
+            return Response(status_code=416, headers={"content-range": f"bytes */{first.bytes}"})
         name = PurePosixPath(path).name
         kind = _SHOWN.get(PurePosixPath(name).suffix.lower()) if "show" in request.query_params else None
         ascii_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)
         headers = {
-            "content-length": str(max(0, end - start)),
+            "content-length": str(end - start),
             "accept-ranges": "bytes",
             "content-disposition": f'{"inline" if kind else "attachment"}; filename="{ascii_name}"',
             "content-security-policy": "default-src 'none'; sandbox",
@@ -250,11 +253,17 @@ def is_shallow(body: bytes, limit: int) -> bool:
     return True
 
 
+def _is_masked(path: str) -> CommandRefusedError:
+    said = f"{path} holds {MASK}, which stands for a secret that is not shown: give the secret itself, or leave it out"
+    problem = Problem(field=path, message=said)
+    return CommandRefusedError(RefusalCode.INVALID_ARGUMENTS, said, RefusalDetails(field=path, problems=[problem]))
+
+
 def refused(error: CommandRefusedError) -> Response:
     """Make the answer of a refusal."""
     status = STATUS.get(RefusalCode.read(error.code), 409)
     details = error.details.model_dump(mode="json", exclude_defaults=True)
-    return _json({"code": str(error.code), "message": error.message, "details": details}, status)
+    return _json(mask({"code": str(error.code), "message": error.message, "details": details}), status)
 
 
 def _json(document: Any, status: int = 200) -> Response:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mosaic_bus.commands import ExperimentPlan
 
-__all__ = ["ReportDesk", "check_text"]
+__all__ = ["ReportDesk", "check_text", "read_text"]
 
 # A request at the gateway ends after 30 seconds; a report of many episodes, or on a busy machine, takes longer.
 _ANSWER_S = 20.0

@@ -37,7 +37,7 @@ from mosaic_bus.wording import near_names
 from mosaic_services.experiments.errors import FolderError
 from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.operator import events
-from mosaic_services.operator.documents import ReportDesk, check_text
+from mosaic_services.operator.documents import ReportDesk, check_text, read_text
 from mosaic_services.operator.looking import decide
 from mosaic_services.operator.machine import ExperimentMachine
 from mosaic_services.operator.playing import Playing
@@ -138,6 +138,9 @@ class OperatorService(Service):
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _on_start(self, command: StartExperiment) -> ExperimentState:
+        if command.text:
+            # A page that was shown the fields has seen no secrets: they are read from the text again.
+            command = command.model_copy(update={"experiment": read_text(command.text), "text": ""})
         async with self._starting:
             name = str(command.experiment.get("name", ""))
             if name in self._playing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import shutil
 import stat
@@ -13,6 +14,7 @@ from mosaic_bus.commands import FileChunk, FileEntry, FilesResult
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import RefusalCode, RefusalDetails, brief
 from mosaic_services.attempt_folder import layout
+from mosaic_services.masking import blank, longest_form, secrets_in
 from mosaic_services.open_below import open_below, parts_of
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def list_files(home: StackHome, command: Files) -> FilesResult:
 
 
 def read_file(home: StackHome, command: ReadFile) -> FileChunk:
-    """Read a part of a regular file below a run's folder."""
+    """Read a part of a regular file below a run's folder, with `*` in the place of the secrets of its config."""
     _folder(home, command.run)
     try:
         parts = parts_of(command.path)
@@ -53,10 +55,26 @@ def read_file(home: StackHome, command: ReadFile) -> FileChunk:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise _unknown(command)
-            data = os.pread(file, command.limit, command.start)
+            data = _read_blanked(file, command, _secrets_of(home.runs / command.run / parts[0]))
     except (OSError, ValueError) as error:
         raise _unknown(command) from error
     return FileChunk(data=base64.b64encode(data), bytes=status.st_size, modified_at=status.st_mtime)
+
+
+def _secrets_of(attempt: Path) -> list[str]:
+    """Return the secrets in the configuration of an attempt: its worker may have written them to any file."""
+    try:
+        return secrets_in(json.loads((attempt / layout.PLACED).read_bytes()))
+    except (OSError, ValueError):
+        return []
+
+
+def _read_blanked(file: int, command: ReadFile, secrets: list[str]) -> bytes:
+    """Read with a margin on both sides, so that a secret is found that lies across an edge."""
+    margin = longest_form(secrets)
+    start = max(0, command.start - margin)
+    data = blank(os.pread(file, command.start - start + command.limit + margin, start), secrets)
+    return data[command.start - start :][: command.limit]
 
 
 def disk_use(home: StackHome, runs: list[str]) -> dict[str, int]:

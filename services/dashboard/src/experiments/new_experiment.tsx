@@ -29,7 +29,6 @@ interface Plan {
 
 interface Check {
   ok: boolean;
-  experiment: Record<string, unknown>;
   plan: Plan | null;
   problems: Problem[];
 }
@@ -38,7 +37,6 @@ const text = signal(EXAMPLE);
 
 export function NewExperiment({ open }: { open: boolean }) {
   const plan = useSignal<Plan | null>(null);
-  const fields = useSignal<Record<string, unknown> | null>(null);
   const problems = useSignal<string[]>([]);
   const busy = useSignal(false);
   useEffect(() => {
@@ -46,7 +44,6 @@ export function NewExperiment({ open }: { open: boolean }) {
     const check = async () => {
       try {
         const found = await api<Check>("operator", "check_experiment", { text: text.value }, stop.signal);
-        fields.value = found.experiment;
         plan.value = found.plan;
         problems.value = found.problems.map(inWords);
       } catch (error) {
@@ -65,7 +62,7 @@ export function NewExperiment({ open }: { open: boolean }) {
     busy.value = true;
     try {
       const command = `mosaic eval ${plan.value?.experiment}.yaml`;
-      await api("operator", "start_experiment", { experiment: fields.value, command });
+      await api("operator", "start_experiment", { text: text.value, command });
       navigate(`/experiment/${plan.value?.experiment}`);
     } catch (error) {
       problems.value = wordsOf(error);
