@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import random
@@ -10,8 +11,10 @@ import subprocess
 import sys
 
 import pytest
+from fake_bridge import FakeBridge
 from gateway_client import Gateway, read, read_to_the_end, say, until
 from stack import Stack, wait_until
+from ulid import ULID
 from websockets.exceptions import ConnectionClosed
 
 from mosaic_bus.commands import Series, Stats
@@ -219,7 +222,7 @@ def test_events_are_pulled_by_number_and_kind(stack, gateway):
     stack.wait_final(run)
     stack.wait_stored(run)
     with gateway.page() as page:
-        say(page, type="watch_events", id=4, run=run, kinds=["episode"])
+        say(page, type="watch_events", id=4, run=run, attempt=None, kinds=["episode"])
         told = until(page, lambda message: message["type"] == "events")
         assert {row["event"] for row in told["rows"]} == {"episode"}
         assert [json.loads(row["line"])["event"] for row in told["rows"]] == ["episode"] * len(told["rows"])
@@ -283,6 +286,58 @@ def test_page_without_credit_gets_nothing_then_the_newest(stack, gateway, run):
         assert message["curves"][0]["points"] > 100
 
 
+def test_telemetry_that_hangs_holds_up_neither_states_nor_frames(stack, gateway):
+    run = stack.submit(config={**RUNNING, "frames": 10**6, "frames_by_child": True})
+    stack.wait_state(run, "running")
+    telemetry = stack.processes["telemetry"]
+    with gateway.page() as page:
+        say(page, type="watch_states")
+        say(page, type="watch_frames", id=3, run=run, max_dim=160)
+        until(page, lambda message: message["type"] == "frame")
+        telemetry.send_signal(signal.SIGSTOP)
+        try:
+            say(page, type="watch_series", id=1, run=run, metrics=["reward"])
+            say(page, type="watch_log", id=2, run=run)
+            # Both questions are given up after ten seconds. Frames and states come meanwhile.
+            frames, silent, unanswered = 0, False, set()
+            while len(unanswered) < 2 or not silent:
+                message = until(page, lambda message: True)
+                frames += message["type"] == "frame" and not unanswered
+                silent |= message["type"] == "states" and "telemetry" in message["silent"]
+                if message["type"] == "error":
+                    assert message["code"] == "no_answer"
+                    unanswered.add(message["id"])
+            assert frames > 3
+        finally:
+            telemetry.send_signal(signal.SIGCONT)
+        until(page, lambda message: message["type"] == "series")
+    stack.cancel(run)
+    stack.wait_final(run)
+
+
+def test_run_of_which_only_the_log_is_stored_has_no_curves_yet(stack, gateway):
+    run = str(ULID())
+
+    def talk() -> None:
+        with gateway.page() as page:
+            say(page, type="watch_series", id=1, run=run, metrics=["reward"])
+            say(page, type="watch_log", id=2, run=run)
+            until(page, lambda message: message["type"] == "log")
+            say(page, type="watch_states")
+            until(page, lambda message: message["type"] == "states")
+
+    async def scenario() -> None:
+        async with FakeBridge(stack.home.address()) as bridge:
+            file = bridge.open(run, "log")
+            file.write(b"importing")
+            await bridge.until("it is stored", lambda: file.stored == 1)
+            await asyncio.to_thread(talk)
+            file.ended = True
+            await bridge.until_whole(file)
+
+    asyncio.run(scenario())
+
+
 def test_wrong_messages_end_the_page(gateway):
     for wrong in ("", "x", "[]", '{"type": "nothing"}', '{"type": "credit", "n": -1}', "{" * 1000):
         with gateway.page() as page:
@@ -305,7 +360,9 @@ def test_files_of_a_run(stack, gateway):
     assert "sandbox" in whole.headers["content-security-policy"]
     part = gateway.get(f"/files/{run}/1/journal.jsonl", Range="bytes=10-19")
     assert (part.status, part.body) == (206, journal[10:20])
-    assert gateway.get(f"/files/{run}/1/journal.jsonl", Range=f"bytes={size + 1}-").status == 416
+    for beyond in (f"bytes={size + 1}-", f"bytes={size}-", "bytes=10-5"):
+        part = gateway.get(f"/files/{run}/1/journal.jsonl", Range=beyond)
+        assert (part.status, part.headers["content-range"], part.body) == (416, f"bytes */{size}", b"")
     for path in (
         "1/none",
         "9/journal.jsonl",

@@ -426,6 +426,23 @@ def test_open_read_does_not_block_the_writer(store, queries):
         assert len(cursor.fetchall()) == 9
 
 
+def test_query_that_takes_too_long_ends_and_lets_go_of_its_thread(store, queries, path):
+    """Nobody waits for it any more, and a few of them would otherwise hold all threads of the service."""
+    save(store, [{"event": "step", "step": number, "reward": 1.0} for number in range(20_000)])
+    all_of_them = Events(run="run", kinds=["step"], limit=100_000)
+    with pytest.raises(CommandRefusedError, match="takes longer than 0 s: ask for fewer") as refused:
+        Queries(path, longest_s=0.0).events(all_of_them)
+    assert refused.value.code == "too_large"
+    assert len(queries.events(all_of_them).rows) == 20_000
+
+
+def test_events_of_the_newest_attempt(store, queries):
+    save(store, episodes(0, 3))
+    save(store, episodes(0, 5), attempt=2)
+    assert len(queries.events(Events(run="run")).rows) < len(queries.events(Events(run="run", attempt=None)).rows)
+    assert queries.events(Events(run="run", attempt=None)) == queries.events(Events(run="run", attempt=2))
+
+
 def test_reader_cannot_write(store, queries):
     with queries._read() as db, pytest.raises(sqlite3.OperationalError, match="readonly"):
         db.execute("DELETE FROM events")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any
 
 from mosaic_bus.commands import (
@@ -42,10 +43,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["PAGE_BYTES", "Queries"]
+__all__ = ["LONGEST_S", "PAGE_BYTES", "Queries"]
 
 PAGE_BYTES = 16 * 1024 * 1024
 """Maximum size of the lines in a reply, so that it stays below the limit of a message."""
+LONGEST_S = 20.0
+"""Maximum time of a query: less than the gateway waits, so that nobody can hold a thread for an answer to nobody."""
+_LOOK_EVERY = 20_000
+"""Instructions of SQLite's virtual machine between two looks at the clock: well below a millisecond."""
 _ROW_BYTES = 120
 """Estimated size of a row without its line."""
 _EPISODES = """
@@ -68,21 +73,32 @@ FROM points WHERE stream = ? AND step <= ? AND number >= ? AND metric = ? AND ag
 class Queries:
     """Each method answers one command with its own connection. Call them in threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, longest_s: float = LONGEST_S) -> None:
         self._path = path
+        self._longest_s = longest_s
         self._uri = f"{path.absolute().as_uri()}?mode=ro"
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
+        deadline = time.monotonic() + self._longest_s
         try:
             with contextlib.closing(sqlite3.connect(self._uri, uri=True, timeout=5.0, isolation_level=None)) as db:
+                db.set_progress_handler(lambda: time.monotonic() > deadline, _LOOK_EVERY)
                 db.execute("BEGIN")
                 yield db
         except sqlite3.ProgrammingError:
             raise
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise self._unreadable(error) from error
+            said = f"this takes longer than {self._longest_s:.0f} s: ask for fewer runs, steps or rows, or by pages"
+            raise CommandRefusedError(RefusalCode.TOO_LARGE, said) from error
         except sqlite3.Error as error:
-            reason = f"{self._path} cannot be read now: {error}; see `mosaic status`"
-            raise CommandRefusedError(RefusalCode.STORE_UNAVAILABLE, reason) from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: sqlite3.Error) -> CommandRefusedError:
+        reason = f"{self._path} cannot be read now: {error}; see `mosaic status`"
+        return CommandRefusedError(RefusalCode.STORE_UNAVAILABLE, reason)
 
     # ── summaries and streams ───────────────────────────────────────────────────────────────────
 
@@ -205,7 +221,7 @@ class Queries:
     def events(self, command: Events) -> Rows:
         """Return the events of an attempt in order, with their lines."""
         with self._read() as db:
-            stream = next((part.stream for part in _parts(db, command.run, command.attempt)), 0)
+            stream = next((part.stream for part in reversed(_parts(db, command.run, command.attempt))), 0)
             index, condition = "", ""
             if command.kinds:
                 condition = f" AND kind IN ({','.join('?' * len(command.kinds))})"
