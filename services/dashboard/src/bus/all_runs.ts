@@ -1,15 +1,20 @@
-/** All runs: the live ones, and older ones that the gateway does not send by itself, asked for when a page needs them. */
+/** All runs and their summaries: the live ones, and older ones that the gateway does not send by itself, asked for when a page needs them. */
 
 import { computed, effect, signal } from "@preact/signals";
 import { api } from "./api";
-import { known, runs, totalRuns } from "./states";
-import type { RunState } from "./types";
+import { known, runs, summaries, totalRuns } from "./states";
+import type { RunState, RunSummary } from "./types";
 
 const MOST = 100_000;
+/** Summaries in one answer: the newest are shown while the next are asked for. */
+const SUMMARIES_AT_ONCE = 1000;
 const older = signal<readonly RunState[]>([]);
 const wanted = signal(0);
 let asking = false;
 let askedFor = -1;
+const olderSummaries = signal<ReadonlyMap<string, RunSummary>>(new Map());
+/** Runs whose summary was asked for; one that never began has none. */
+const summarized = new Set<string>();
 
 /** Runs of one command have the same time; their ids grow. */
 function newestFirst(a: RunState, b: RunState): number {
@@ -23,11 +28,33 @@ export const allRuns = computed<RunState[]>(() => {
   return [...live.values(), ...rest].sort(newestFirst);
 });
 
+/** What telemetry knows of a run, live or old. */
+export function summaryOf(run: string): RunSummary | undefined {
+  return summaries.value.get(run) ?? olderSummaries.value.get(run);
+}
+
+/** Ask for the summaries of runs that are not live; of each once. */
+export async function loadSummaries(ids: readonly string[]): Promise<void> {
+  const missing = ids.filter((run) => !summaries.peek().has(run) && !summarized.has(run));
+  for (let at = 0; at < missing.length; at += SUMMARIES_AT_ONCE) {
+    const some = missing.slice(at, at + SUMMARIES_AT_ONCE);
+    for (const run of some) summarized.add(run);
+    try {
+      const found = await api<{ summaries: RunSummary[] }>("telemetry", "summaries", { runs: some, limit: some.length });
+      olderSummaries.value = new Map([...olderSummaries.peek(), ...found.summaries.map((each): [string, RunSummary] => [each.run, each])]);
+    } catch {
+      // The banner tells that telemetry is silent; the next change of the runs asks again.
+      for (const run of missing.slice(at)) summarized.delete(run);
+      return;
+    }
+  }
+}
+
 /** Time for the newest runs to be painted before the older ones are asked for. */
 const NEWEST_FIRST_MS = 500;
 const painted = signal(false);
 
-/** Load the runs that are not live, as long as somebody shows them. Returns the function that ends it. */
+/** Load the runs that are not live, and their summaries, as long as somebody shows them. Returns the function that ends it. */
 export function wantAllRuns(): () => void {
   wanted.value += 1;
   return () => {
@@ -63,4 +90,12 @@ effect(() => {
 effect(() => {
   if (totalRuns.value <= runs.value.size) older.value = []; // all are live; some of these may be deleted
   else if (wanted.value && painted.value) void load();
+});
+
+effect(() => {
+  const live = runs.value;
+  if (!wanted.value || !older.value.length) return;
+  // A live run that others have pushed out of the newest ended ones is an older one from then on.
+  const missing = older.value.filter((run) => !live.has(run.run) && !summarized.has(run.run));
+  if (missing.length) void loadSummaries(missing.map((run) => run.run));
 });

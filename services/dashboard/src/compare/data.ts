@@ -3,8 +3,8 @@
 import { signal, type Signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { api, explain } from "../bus/api";
-import { summaries } from "../bus/states";
-import { isFinal, type CurveChunk, type RunCurves, type RunDetail, type RunSpec, type RunState, type RunSummary } from "../bus/types";
+import { summaryOf } from "../bus/all_runs";
+import { isFinal, type CurveChunk, type RunCurves, type RunDetail, type RunSpec, type RunState } from "../bus/types";
 
 const AT_ONCE = 8;
 const RUNS_PER_QUESTION = 20;
@@ -25,7 +25,6 @@ export interface Collected {
 }
 
 const curves: Signal<{ metric: string; found: ReadonlyMap<string, CurveChunk>; complete: boolean }> = signal({ metric: "", found: new Map(), complete: false });
-const old: Signal<ReadonlyMap<string, RunSummary>> = signal(new Map());
 const problem = signal("");
 
 export function useCollected(chosen: RunState[], metric: string): Collected {
@@ -36,7 +35,7 @@ export function useCollected(chosen: RunState[], metric: string): Collected {
     let timer = 0;
     const ask = async () => {
       try {
-        await Promise.all([loadSpecs(chosen), loadCurves(chosen, metric, stop.signal), loadSummaries(chosen)]);
+        await Promise.all([loadSpecs(chosen), loadCurves(chosen, metric, stop.signal)]);
         problem.value = "";
       } catch (error) {
         if (!stop.signal.aborted) problem.value = explain(error);
@@ -61,7 +60,7 @@ export function useCollected(chosen: RunState[], metric: string): Collected {
 }
 
 function scoreOf(run: string, metric: string, curve: CurveChunk | undefined): number | null {
-  if (metric === "episode_return") return (summaries.value.get(run) ?? old.value.get(run))?.return_mean ?? null;
+  if (metric === "episode_return") return summaryOf(run)?.return_mean ?? null;
   if (!curve) return null;
   let left = LAST_POINTS;
   let sum = 0;
@@ -104,14 +103,6 @@ async function loadCurves(chosen: RunState[], metric: string, stop: AbortSignal)
     for (const each of answer.runs) if (each.curves[0]?.points) found.set(each.run, each.curves[0]);
   }
   if (!stop.aborted) curves.value = { metric, found, complete: true };
-}
-
-/** Summaries of runs that are too old to be among the live ones. */
-async function loadSummaries(chosen: RunState[]): Promise<void> {
-  const missing = chosen.map((run) => run.run).filter((run) => !summaries.peek().has(run) && !old.peek().has(run));
-  if (!missing.length) return;
-  const answer = await api<{ summaries: RunSummary[] }>("telemetry", "summaries", { runs: missing, limit: 10_000 });
-  old.value = new Map([...old.peek(), ...answer.summaries.map((each): [string, RunSummary] => [each.run, each])]);
 }
 
 /** The metrics that the chosen runs have, most common first. */

@@ -1,8 +1,7 @@
 /** Choose groups and runs to compare; the choice is in the address. */
 
 import { useSignal } from "@preact/signals";
-import { allRuns } from "../bus/all_runs";
-import { summaries } from "../bus/states";
+import { allRuns, summaryOf } from "../bus/all_runs";
 import type { RunState } from "../bus/types";
 import { StateBadge } from "../parts/badges";
 import { count, figure, shortId } from "../parts/format";
@@ -25,7 +24,7 @@ export function Picker({ chosen }: { chosen: RunState[] }) {
   const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (about: string) => words.every((word) => about.toLowerCase().includes(word));
   const fittingGroups = [...groups].filter(([group]) => fits(group));
-  const fitting = allRuns.value.filter((run) => fits(`${run.name} ${run.run} ${run.worker} ${run.group} ${run.state} ${summaries.value.get(run.run)?.task ?? ""}`));
+  const fitting = allRuns.value.filter((run) => fits(`${run.name} ${run.run} ${run.worker} ${run.group} ${run.state} ${summaryOf(run.run)?.task ?? ""}`));
   const all = () => setQuery({ runs: fitting.slice(0, MOST_SHOWN).map((run) => run.run).join(",") });
   return (
     <details class="card picker" open={!chosen.length || undefined}>
@@ -63,7 +62,7 @@ export function Picker({ chosen }: { chosen: RunState[] }) {
               <input type="checkbox" checked={picked.has(run.run)} disabled={own.has(run.group) && !!run.group} onChange={() => toggled("runs", run.run)} />
               <span class="ellipsis">{run.name}</span>
               <span class="muted number">
-                {shortId(run.run)} · {figure(summaries.value.get(run.run)?.return_mean)}
+                {shortId(run.run)} · {figure(summaryOf(run.run)?.return_mean)}
               </span>
               <StateBadge state={run.state} />
             </label>

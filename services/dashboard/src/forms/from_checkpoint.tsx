@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { api, explain } from "../bus/api";
-import { runs, summaries } from "../bus/states";
+import { allRuns, summaryOf, wantAllRuns } from "../bus/all_runs";
 import type { RunDetail, RunState } from "../bus/types";
 import { Ago } from "../parts/badges";
 import { Empty } from "../parts/empty";
@@ -34,6 +34,7 @@ const WORDS = {
 export function FromCheckpoint({ kind }: { kind: Kind }) {
   const run = query.value.get(kind) ?? "";
   const detail = useSignal<RunDetail | null>(null);
+  useEffect(() => wantAllRuns(), []);
   const saved = useSignal<Checkpoint[]>([]);
   const problem = useSignal("");
   useEffect(() => {
@@ -62,9 +63,7 @@ export function FromCheckpoint({ kind }: { kind: Kind }) {
 }
 
 function RunChoice({ kind, chosen }: { kind: Kind; chosen: RunState | null }) {
-  const found = [...runs.value.values()]
-    .filter((run) => summaries.value.get(run.run)?.checkpoint || run.run === chosen?.run)
-    .sort((a, b) => b.submitted_at - a.submitted_at);
+  const found = allRuns.value.filter((run) => summaryOf(run.run)?.checkpoint || run.run === chosen?.run);
   if (!found.length) {
     return (
       <Empty command="mosaic submit --worker cleanrl algo=ppo env_id=CartPole-v1 total_timesteps=20000">
@@ -130,7 +129,7 @@ function CheckpointForm({ kind, detail, saved }: { kind: Kind; detail: RunDetail
 
 /** The name of a run if it is the only one that is called so, or its id. */
 function referenceOf(run: RunState): string {
-  const namesakes = [...runs.peek().values()].filter((each) => each.name === run.name);
+  const namesakes = allRuns.peek().filter((each) => each.name === run.name);
   return namesakes.some((each) => each.run !== run.run) ? run.run : run.name;
 }
 

@@ -2,10 +2,10 @@
 
 import { computed, useComputed, useSignal, type Signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { allRuns, wantAllRuns } from "../bus/all_runs";
+import { allRuns, summaryOf, wantAllRuns } from "../bus/all_runs";
 import { role } from "../bus/connection";
 import { diskUse, wantDiskUse } from "../bus/disk";
-import { counts, known, summaries, totalRuns } from "../bus/states";
+import { counts, known, totalRuns } from "../bus/states";
 import { isFinal, type RunState } from "../bus/types";
 import { Ago, StateBadge } from "../parts/badges";
 import { Empty } from "../parts/empty";
@@ -23,10 +23,10 @@ const SORTS: Record<string, SortKey> = {
   state: (run) => run.state,
   worker: (run) => run.worker,
   group: (run) => run.group,
-  progress: (run) => partDone(run, summaries.value.get(run.run)) ?? -1,
-  step: (run) => summaries.value.get(run.run)?.step ?? -1,
-  speed: (run) => (run.state === "running" ? (summaries.value.get(run.run)?.steps_per_s ?? -1) : -1),
-  return: (run) => summaries.value.get(run.run)?.return_mean ?? Number.NEGATIVE_INFINITY,
+  progress: (run) => partDone(run, summaryOf(run.run)) ?? -1,
+  step: (run) => summaryOf(run.run)?.step ?? -1,
+  speed: (run) => (run.state === "running" ? (summaryOf(run.run)?.steps_per_s ?? -1) : -1),
+  return: (run) => summaryOf(run.run)?.return_mean ?? Number.NEGATIVE_INFINITY,
   submitted: (run) => run.submitted_at,
   took: (run) => took(run) ?? -1,
   disk: (run) => diskUse.value.get(run.run) ?? -1,
@@ -40,7 +40,7 @@ const sort = computed(() => {
 function fits(run: RunState, text: string, state: string): boolean {
   if (state === "active" ? isFinal(run) : state && run.state !== state) return false;
   if (!text) return true;
-  const about = [run.name, run.run, run.worker, run.state, run.group, run.host, run.reason, summaries.value.get(run.run)?.task];
+  const about = [run.name, run.run, run.worker, run.state, run.group, run.host, run.reason, summaryOf(run.run)?.task];
   const joined = about.join(" ").toLowerCase();
   return text.toLowerCase().split(/\s+/).every((word) => joined.includes(word));
 }
@@ -144,7 +144,7 @@ function RunTable({ chosen }: { chosen: Signal<ReadonlySet<string>> }) {
 }
 
 function columnsOf(chosen: Signal<ReadonlySet<string>>, pinned: string | null): Column<RunState>[] {
-  const baseline = pinned ? summaries.value.get(pinned)?.return_mean : null;
+  const baseline = pinned ? summaryOf(pinned)?.return_mean : null;
   const toggle = (run: RunState, on: boolean) => {
     const next = new Set(chosen.value);
     if (on) next.add(run.run);
@@ -214,17 +214,17 @@ function nameCell(run: RunState) {
 }
 
 function progressCell(run: RunState) {
-  const part = partDone(run, summaries.value.get(run.run));
+  const part = partDone(run, summaryOf(run.run));
   return part === null ? "–" : `${Math.floor(part * 100)} %`;
 }
 
 function stepCell(run: RunState) {
-  const summary = summaries.value.get(run.run);
+  const summary = summaryOf(run.run);
   return summary ? count(summary.step) : "–";
 }
 
 function speedCell(run: RunState) {
-  const summary = summaries.value.get(run.run);
+  const summary = summaryOf(run.run);
   return run.state === "running" && summary ? count(Math.round(summary.steps_per_s)) : "–";
 }
 
@@ -234,7 +234,7 @@ function tookCell(run: RunState) {
 }
 
 function returnCell(run: RunState, baseline: number | null) {
-  const mean = summaries.value.get(run.run)?.return_mean;
+  const mean = summaryOf(run.run)?.return_mean;
   const difference = baseline === null || mean === null || mean === undefined ? null : mean - baseline;
   return (
     <>
