@@ -20,7 +20,7 @@ from stack import HOST, wait_until
 from ulid import ULID
 
 from mosaic_bus import BusClient, CommandRefusedError, topics
-from mosaic_bus.commands import Ack, Command, Describe, Detach, Forget, Place, Resend, Stats, Stop
+from mosaic_bus.commands import Ack, Command, Describe, Detach, Forget, PauseRun, Place, Resend, Stats, Stop
 from mosaic_bus.messages import (
     Checkpoint,
     RunSpec,
@@ -327,13 +327,27 @@ def test_run_on_a_host_without_gpus_is_left_its_environment(host: Host):
 
 
 @pytest.mark.slow
+def test_a_worker_without_a_handler_is_not_paused_to_death(host: Host):
+    run = host.place(end="hang")
+    host.wait_running(run)
+    for paused in (True, False):
+        assert refusal(host, PauseRun(run=run, attempt=1, paused=paused)).code == "not_pausable"
+    assert refusal(host, PauseRun(run=run, attempt=2, paused=True)).code == "unknown_attempt"
+    assert host.worker(run).is_running()
+    host.ask(Stop(run=run, attempt=1, reason="enough"))
+    host.wait_ended(run)
+    assert refusal(host, PauseRun(run=run, attempt=1, paused=True)).code == "already_ended"
+
+
+@pytest.mark.slow
 def test_worker_computes_with_as_many_threads_as_it_has_cpus(tmp_path):
     host = Host(tmp_path, OMP_NUM_THREADS="")
     try:
         runs = [host.place(end="hang", resources={"cpus": cpus, "memory_mb": 64}) for cpus in (0.5, 1, 2.9)]
-        for run, threads in zip(runs, ["1", "1", "2"], strict=True):
+        for run, threads, cpus in zip(runs, ["1", "1", "2"], ["0.5", "1", "2.9"], strict=True):
             host.wait_running(run)
-            assert host.worker(run).environ()["OMP_NUM_THREADS"] == threads
+            environ = host.worker(run).environ()
+            assert (environ["OMP_NUM_THREADS"], environ["MOSAIC_CPUS"]) == (threads, cpus)
     finally:
         host.close()
 
@@ -563,8 +577,9 @@ def test_idle_supervisor_costs_little(own_host: Host, record_property):
     for name, value in figures.items():
         record_property(name, value)
     # Usually 13 and 31: it sleeps until something happens, and reads all files in one turn, twenty times a second.
-    assert figures["0 attempts"][1] < 25
-    assert figures["20 attempts"][1] < 50
+    # A turn for each attempt would be 400. On a busy machine it also sleeps in the middle of a turn.
+    assert figures["0 attempts"][1] < 50
+    assert figures["20 attempts"][1] < 100
     # The machine may be slow or busy, so the bounds are far above the usual 1 and 2 %.
     assert figures["0 attempts"][0] < 20
     assert figures["20 attempts"][0] < 5 * max(figures["0 attempts"][0], 2)
