@@ -21,8 +21,8 @@ from arena_worker.labels import layout_of
 from arena_worker.lanes import Lane
 from arena_worker.policies import Policies, RefusedError
 from arena_worker.probe import Sights
-from arena_worker.process import PolicyError, PolicyProcess
-from arena_worker.seats import Decision, OwnSeat, PolicySeat, Seat
+from arena_worker.process import PolicyError
+from arena_worker.seats import Decision, OwnSeat, PolicySeat, Seat, said_in
 from arena_worker.seeds import Seeds
 from mosaic_worker.emitter import Emitter
 from mosaic_worker.errors import WorkerError
@@ -31,6 +31,7 @@ __all__ = ["Board"]
 
 _SHOWN_BYTES = 4096
 """Observations above this size are described, not shown."""
+_REPLY = "reply"
 Command = Callable[["Board"], None]
 
 
@@ -66,6 +67,8 @@ class Board(threading.Thread):
         self._commands: queue.Queue[tuple[Command, Any] | None] = queue.Queue()
         self._request: Any = None
         self._moved: dict[str, Any] = {}
+        self._asked: dict[str, dict[str, Any]] = {}
+        """What each agent's policy was asked for last: its answer is put there when it comes."""
 
     # From the thread that reads requests.
 
@@ -122,11 +125,14 @@ class Board(threading.Thread):
         self._lane.start(episode, self._seeds, self.seats, keeps_steps=False, video=None)
         if seed is not None:
             self._lane.env_seed = seed
-        for seat in self.seats.values():
-            self._begin(seat)
         with self._drawing:
             self._lane.reset()
         self._moved = {}
+        for seat in self.seats.values():
+            if not self._begin_or_restart(seat):
+                self._lane.losers.add(seat.agent)
+                self._end("failed" if self._config.failures.then == "fail" else "forfeit")
+                return
         self._show("reset")
 
     def step(self, agent: str | None = None) -> None:
@@ -174,18 +180,20 @@ class Board(threading.Thread):
         """Get one agent's move into the lane; return how the episode ends if there is none."""
         lane, rules = self._lane, self._config.failures
         turn = lane.turns[seat.agent]
+        answer: dict[str, Any] = {}
         for tried in range(rules.retry + 1):
             try:
                 if isinstance(seat, PolicySeat):
                     if tried:
                         self._post(seat)
-                    decision = self._answer(seat)
+                    answer = self._answer(seat)
+                    decision = seat.decisions(answer, 1)[0]
                 elif isinstance(seat, HumanSeat):
                     decision = seat.wait()
                 elif isinstance(seat, OwnSeat):
                     decision = seat.decide(0, turn)
                 lane.decide(seat.agent, decision.action)
-                self._keep(seat, decision)
+                self._keep(seat, decision, answer)
                 return None
             except PolicyError as error:
                 then = seat.config.default if isinstance(seat, HumanSeat) else rules.then
@@ -198,10 +206,11 @@ class Board(threading.Thread):
         moves = seat.moves
         action = moves.noop(turn.mask) if then == "noop" else moves.random(turn.mask, lane.generator)
         lane.decide(seat.agent, action)
-        self._keep(seat, Decision(action))
+        self._keep(seat, Decision(action), answer)
         return None
 
     def _fail(self, seat: Seat, error: PolicyError, then: str) -> None:
+        """Count and tell a failure; a process that hangs or has died is started again, in all of its seats."""
         failure = {"agent": seat.agent, "operator": seat.operator, "kind": error.kind, "message": str(error)}
         self._lane.failures.append({**failure, "step": self._lane.length, "then": then})
         self._say("failure", **failure, then=then)
@@ -209,37 +218,84 @@ class Board(threading.Thread):
             self._policies.restart(seat.process)
             for each in self.seats.values():
                 if isinstance(each, PolicySeat) and each.process is seat.process:
+                    self._asked.pop(each.agent, None)
                     self._begin(each)
 
     # Policies, one request at a time.
+
+    def _begin_or_restart(self, seat: Seat) -> bool:
+        """Tell an operator that an episode begins; start it again if it is dead, and return whether it can play."""
+        try:
+            self._begin(seat)
+        except PolicyError as error:
+            is_dead = error.kind in {"died", "hung"}
+            ending = "fail" if self._config.failures.then == "fail" else "forfeit"
+            try:
+                self._fail(seat, error, "restart" if is_dead else ending)
+            except PolicyError as again:
+                self._say("failure", agent=seat.agent, operator=seat.operator, kind=again.kind, message=str(again))
+                return False
+            return is_dead
+        return True
 
     def _begin(self, seat: Seat) -> None:
         seed = self._lane.seeds[seat.agent]
         if isinstance(seat, OwnSeat):
             seat.begin(0, seed)
         elif isinstance(seat, PolicySeat):
-            line = seat.begin(0, seed, self._lane.episode)
-            seat.process.post(line, None, self._config.deadlines.action_s, "begin_episode")
-            _read(seat.process)
+            self._send(seat, seat.begin(0, seed, self._lane.episode), "begin_episode")
+            reply = self._answer(seat)
+            if reply.get("type") == "error":
+                raise PolicyError("raised", str(reply.get("message")))
 
     def _post(self, seat: PolicySeat) -> None:
-        line = seat.request([0], [self._lane.turns[seat.agent]], probabilities=True)
-        seat.process.post(line, seat, self._config.deadlines.action_s, seat.purpose)
+        """Ask for a decision."""
+        turn = self._lane.turns[seat.agent]
+        if not seat.is_asynchronous:
+            self._send(seat, seat.request([0], [turn], probabilities=True), seat.purpose)
+            return
+        picture = None
+        if seat.wants_pictures:
+            with self._drawing:
+                picture = self._game.render()
+        line, number = seat.question(0, turn, self._lane.length, picture)
+        self._send(seat, line, seat.purpose, number)
 
-    def _answer(self, seat: PolicySeat) -> Decision:
-        if not seat.process.is_awaited:  # another agent's failure has started the process anew
+    def _send(self, seat: PolicySeat, line: bytes, what: str, number: int | None = None) -> None:
+        self._asked.pop(seat.agent, None)
+        asked: dict[str, Any] = {}
+        timeout_s = self._config.deadlines.action_s
+        if number is not None:
+            timeout_s = max(timeout_s, seat.decision_s)
+        seat.process.post(line, asked, timeout_s, what, number)
+        self._asked[seat.agent] = asked
+
+    def _answer(self, seat: PolicySeat) -> dict[str, Any]:
+        """Wait for the answer to what was asked last; those to other questions are put where they belong."""
+        if seat.agent not in self._asked:  # another agent's failure has started the process anew
             self._post(seat)
-        return seat.decisions(_read(seat.process), 1)[0]
+        asked = self._asked[seat.agent]
+        while _REPLY not in asked:
+            for answer, reply in seat.process.wait():
+                answer.purpose[_REPLY] = reply
+        del self._asked[seat.agent]
+        found: dict[str, Any] = asked[_REPLY]
+        if isinstance(found.get("report"), dict):
+            self._lane.reports[seat.agent] = found["report"]
+        return found
 
     # What is told.
 
-    def _keep(self, seat: Seat, decision: Decision) -> None:
+    def _keep(self, seat: Seat, decision: Decision, answer: dict[str, Any]) -> None:
+        """Keep what was played, and what the policy told of it: its words, and its report of the episode so far."""
         action = self._lane.actions[seat.agent]
+        told = {"said": said_in(answer), "report": answer.get("report")}
         self._moved[seat.agent] = {
             "operator": seat.operator,
             "action": action,
             "label": seat.moves.label(action),
             "probabilities": decision.probabilities,
+            **{name: value for name, value in told.items() if value is not None},
         }
 
     def _show(self, status: str, **more: Any) -> None:
@@ -275,13 +331,6 @@ class Board(threading.Thread):
         reply = {"type": "board", "board": self.lineup.name, "status": status, **facts}
         self.latest = reply
         self._emitter.reply(reply if self._request is None else {**reply, "id": self._request})
-
-
-def _read(process: PolicyProcess) -> dict[str, Any]:
-    """Wait for one answer."""
-    while True:
-        for _, reply in process.wait():
-            return reply
 
 
 def _shown(observation: Any) -> Any:

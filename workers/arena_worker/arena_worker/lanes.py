@@ -50,6 +50,8 @@ class Lane:
         self.failures: list[dict[str, Any]] = []
         self.reports: dict[str, Any] = {}
         """What policies told last about their part in the episode, by agent."""
+        self.said: dict[str, str] = {}
+        """The words with which policies gave their answers in this step, by agent."""
         self.tried: dict[str, int] = {}
         self.actions: dict[str, Any] = {}
         self.turns: dict[str, Turn] = {}
@@ -95,11 +97,14 @@ class Lane:
             raise GameError(f"the environment raised in {where}: {type(error).__name__}: {error}") from error
         self._earn()
         if self.steps is not None:
-            self.steps.append({"step": self.length, "actions": actions, "rewards": dict(self.game.rewards)})
+            step = {"step": self.length, "actions": actions, "rewards": dict(self.game.rewards)}
+            self.steps.append({**step, "said": self.said} if self.said else step)
         if self.video is not None:
             self.video.add(self.game)
         if self.tried:
             self.tried.clear()
+        if self.said:
+            self.said = {}
         self.actions = {}
         self.length += 1
         return self.game.ended or (None if self.turns else "terminated")

@@ -39,7 +39,7 @@ class ManualArena(InteractiveWorker):
         self._boards: dict[str, Board] = {}
         for index, lineup in enumerate(config.lineups):
             frames = grid if is_grid else make_lane(context, index)
-            game = make_game(config.environment, frames, index)
+            game = make_game(config.environment, frames, index, render=True)  # a policy may want to see pictures
             board = Board(one, lineup, game, context.uses, context.run_dir, context.emitter, drawing)
             board.stream = frames.stream if frames.wants_frames else None
             self._boards[lineup.name] = board

@@ -84,9 +84,9 @@ class Policies:
 
     def restart(self, process: PolicyProcess) -> None:
         """End a process and start its operator anew, in the same seats."""
-        process.kill()
         operator = process.name
-        self._processes.pop(operator, None)
+        for each in {process, self._processes.pop(operator, process)}:  # not the same if an earlier start failed
+            each.kill()
         seats = [seat for (name, _), seat in self._seats.items() if name == operator and isinstance(seat, PolicySeat)]
         for seat in seats:
             seat.leave()

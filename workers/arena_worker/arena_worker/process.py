@@ -87,6 +87,7 @@ class PolicyProcess:
             raise RuntimeError("no pipes")
         self._to, self.fd = self._popen.stdin.fileno(), self._popen.stdout.fileno()
         os.set_blocking(self._to, False)
+        self._is_closed = False
         self._buffer = b""
         self._awaited: deque[Answer] = deque()
         self._known: dict[bytes, dict[str, Any]] = {}
@@ -102,6 +103,8 @@ class PolicyProcess:
 
         Answers come in the order of requests, but for a request whose `id` is `number`: its answer may come any time.
         """
+        if self._is_closed:
+            raise PolicyError("died", f"operator {self.name} is not running")
         deadline = time.monotonic() + timeout_s
         line += b"\n"
         try:
@@ -201,6 +204,7 @@ class PolicyProcess:
 
     def kill(self) -> None:
         """End it, and what it started, at once."""
+        self._is_closed = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()

@@ -16,7 +16,7 @@ from mosaic_worker.encoding import encode
 from mosaic_worker.frames.fastlane import FOLDER
 from mosaic_worker.spaces import space_to_json
 
-__all__ = ["BATCH", "OUTSTANDING", "Decision", "OwnSeat", "PolicySeat", "Seat"]
+__all__ = ["BATCH", "OUTSTANDING", "Decision", "OwnSeat", "PolicySeat", "Seat", "said_in"]
 
 BATCH = 64
 """The largest batch. The probe tries every size up to it, whatever the number of lanes, so that the way in which a
@@ -27,11 +27,21 @@ _MOST_BYTES = 16 << 20
 """Of the shared memory for one batch; larger ones are written out."""
 
 
+_MOST_SAID = 2000
+"""Characters of a policy's words that are kept."""
+
+
 class Decision(NamedTuple):
     """What an operator answered in one lane, and how likely it held each action."""
 
     action: Any
     probabilities: Any = None
+
+
+def said_in(answer: dict[str, Any]) -> str | None:
+    """Return the words with which a policy gave its answer, if there are any."""
+    said = answer.get("said")
+    return said[:_MOST_SAID] if isinstance(said, str) else None
 
 
 class Seat:

@@ -16,7 +16,7 @@ from arena_worker.config import ArenaConfig
 from arena_worker.lanes import Lane
 from arena_worker.policies import Policies, RefusedError, SpentError
 from arena_worker.process import Answer, PolicyError, PolicyProcess
-from arena_worker.seats import OUTSTANDING, OwnSeat, PolicySeat, Seat
+from arena_worker.seats import OUTSTANDING, OwnSeat, PolicySeat, Seat, said_in
 from arena_worker.seeds import Seeds
 from arena_worker.videos import Video
 
@@ -280,6 +280,9 @@ class Table:
         if isinstance(reply.get("report"), dict):
             for lane, _ in live:
                 lane.reports[seat.agent] = reply["report"]
+        if (said := said_in(reply)) is not None:
+            for lane, _ in live:
+                lane.said[seat.agent] = said
         try:
             actions = seat.actions(reply, len(entries))
         except PolicyError as error:

@@ -21,6 +21,7 @@ class OddConfig(WorkerConfig):
     once: bool = False
     refuses: str = ""
     drifts: str = ""
+    thinks_s: float | None = None
 
 
 class Odd(InteractiveWorker):
@@ -38,6 +39,8 @@ class Odd(InteractiveWorker):
     def begin_episode(self, agent, seed, episode, lane):
         if self.config.fault == "no beginning" and episode in self.config.episodes:
             os._exit(7)
+        if self.config.fault == "raised" and episode in self.config.episodes and self.config.at < 0:
+            raise RequestError("no episode today")
         self.lanes[agent, lane] = [episode, seed, 0]
 
     def select_actions(self, agent, observations, lanes, action_masks):
@@ -85,10 +88,31 @@ class Odd(InteractiveWorker):
         wait_for(lambda: not Path(f"/proc/{leaving}").exists())
 
 
+class Slow(Odd):
+    """Answers in its own time, with words and a report; its first answer is none. It wants to see pictures."""
+
+    def introduction(self, agent):
+        return {"decision_s": 200, "wants": ["picture"]}
+
+    def answer_later(self, agent, observation, lane, action_mask, facts, reply):
+        state = self.lanes[agent, lane]
+        state[2] += 1
+        answer = {"said": f"step {facts['step']} of {list(facts['picture'].shape)}", "report": {"calls": state[2]}}
+        if state[2] == 1:
+            answer |= {"type": "error", "kind": "no_answer", "message": "the model said nothing"}
+        else:
+            answer |= {"type": "action", "action": 1}
+        threading.Timer(self.config.thinks_s, lambda: reply(answer)).start()
+
+
 def wait_for(holds):
     deadline = time.monotonic() + 60
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def make(context):
+    return Odd(context) if context.config.thinks_s is None else Slow(context)
 
 
 def metadata():
@@ -99,4 +123,4 @@ def metadata():
 
 
 if __name__ == "__main__":
-    run_worker(metadata(), run=lambda context: None, interactive=Odd)
+    run_worker(metadata(), run=lambda context: None, interactive=make)

@@ -1,9 +1,13 @@
 """Manual mode: boards side by side in lock-step, a person among the players, and what each saw and answered."""
 
 import json
+import os
+import signal
 import struct
 import subprocess
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +41,7 @@ class Session:
         """The next replies, in the order of the journal, that have these fields."""
         found, deadline = [], time.monotonic() + 120
         while len(found) < count:
-            lines = self._journal.read_text().splitlines()
+            lines = self._journal.read_bytes().split(b"\n")[:-1]  # the last may be half written
             for line in lines[self._read :]:
                 self._read += 1
                 reply = json.loads(line).get("reply") or {}
@@ -176,3 +180,54 @@ def test_each_board_has_a_stream_that_shows_every_step(arena, session, tmp_path)
             "no step is left out"
         )
     talk.stop()
+
+
+def test_a_slow_model_has_its_own_time_and_what_it_said_is_shown(arena, session):
+    model = {"worker": "odd", "config": {"thinks_s": 4}}
+    config = arena.shard("MiniGrid-Empty-5x5-v0", {"model": model}, failures={"retry": 1}, deadlines={"action_s": 3})
+    talk = session(config)
+    talk.tell(cmd="reset", seed=1)
+    talk.tell(cmd="step")
+    (failure,) = talk.wait(status="failure")
+    assert (failure["kind"], failure["then"]) == ("no_answer", "retry"), "it was waited for, and not killed"
+    (stepped,) = talk.wait(status="step")
+    moved = stepped["moved"]["agent"]
+    assert (moved["action"], moved["report"]) == (1, {"calls": 2})
+    assert moved["said"] == "step 0 of [160, 160, 3]", "it has seen a picture"
+    talk.stop()
+
+
+def test_a_policy_that_died_between_episodes_is_started_again_by_reset(arena, session):
+    operators = {
+        "gone": {"worker": "odd", "config": {}},
+        "mute": {"worker": "odd", "config": {"fault": "no beginning", "episodes": [1]}},
+        "off": {"worker": "odd", "config": {"fault": "raised", "episodes": [1], "at": -1}},
+    }
+    talk = session(arena.shard("CartPole-v1", operators))
+    talk.tell(cmd="reset")
+    talk.wait(3, status="reset")
+    os.kill(process_with(str(talk.folder / "gone")), signal.SIGKILL)
+    talk.tell(cmd="reset")
+    seen = {}
+    for reply in talk.wait(7, type="board"):
+        said = (reply["kind"], reply.get("then")) if reply["status"] == "failure" else reply["status"]
+        seen.setdefault(reply["board"], []).append(said)
+    assert seen == {
+        "gone": [("died", "restart"), "reset"],
+        "mute": [("died", "restart"), ("died", None), "over"],
+        "off": [("raised", "forfeit"), "over"],
+    }
+    talk.tell(cmd="reset")
+    assert {reply["board"] for reply in talk.wait(3, status="reset")} == {"gone", "mute", "off"}
+    talk.tell(cmd="step")
+    talk.wait(3, status="step")
+    talk.stop()
+
+
+def process_with(text):
+    """The process that has a text in its command line."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if text.encode() in (entry / "cmdline").read_bytes():
+                return int(entry.name)
+    raise AssertionError(text)

@@ -261,6 +261,15 @@ def test_an_episode_is_replayed_from_its_record_and_a_change_is_found(arena):
     assert events["run_failed"][0]["error"].startswith("1 of 3 episodes differ: random episode 0 in returns")
 
 
+def test_the_words_of_a_policy_stand_in_the_steps(arena):
+    config = arena.shard("MiniGrid-Empty-5x5-v0", {"model": odd(thinks_s=0.01)}, episodes=1, failures={"retry": 1})
+    config |= {"environment": {**config["environment"], "max_steps": 2}, "record": {"steps": True}}
+    _, (record,) = arena.run("run", config)
+    assert [each["kind"] for each in record["failures"]] == ["no_answer"]
+    steps = [json.loads(line) for line in (arena.folder / "run" / "steps.jsonl").read_text().splitlines()]
+    assert [step["said"] for step in steps] == [{"agent": f"step {step} of [160, 160, 3]"} for step in (0, 1)]
+
+
 def test_a_retry_plays_only_what_is_missing_and_a_stop_leaves_no_process(arena):
     config = arena.shard("CartPole-v1", {"random": RANDOM}, episodes=100_000, lanes=4)
     folder = arena.write("first", config)

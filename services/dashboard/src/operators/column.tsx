@@ -156,7 +156,7 @@ function Chosen({ moved, legal }: { moved: Moved; legal: Turn["legal_moves"] }) 
   const given = moved.probabilities;
   const all = Array.isArray(given) ? given.map((value, i): [string, number] => [legal?.find((move) => move.action === i)?.label ?? String(i), value]) : Object.entries(given ?? {});
   const shown = all.filter(([, value]) => value > 0.001).sort((a, b) => b[1] - a[1]).slice(0, 6);
-  const words = ["reasoning", "text", "llm_response", "words"].map((key) => moved[key]).find((each) => typeof each === "string") as string | undefined;
+  const words = typeof moved["said"] === "string" ? moved["said"] : undefined;
   return (
     <>
       <b>{moved.label}</b>
