@@ -59,6 +59,8 @@ COMMANDS = {
     "series": _Entry("Plot a metric of runs.", _RUNS),
     "compare": _Entry("Compare runs or groups: scores with seeds folded, and curves.", _RUNS),
     "cancel": _Entry("Stop runs, or remove them from the queue.", _RUNS),
+    "pause": _Entry("Pause a running training, if its worker can.", _RUNS),
+    "unpause": _Entry("Let a paused training go on.", _RUNS),
     "rerun": _Entry("Submit a run again, as it was or with other values.", _RUNS),
     "resume": _Entry("Train on from a checkpoint of a run that has ended.", _RUNS),
     "priority": _Entry("Change the priority of waiting runs.", _RUNS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
+import signal
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -147,22 +148,35 @@ class Attempts:
 
     def tell(self, key: AttemptKey, line: str) -> None:
         """Write a line to the stdin of an interactive attempt, or refuse to."""
-        tracked = self.tracked.get(key)
-        if tracked is None:
-            ended = AttemptFolder(self.home, key).has_exit()
-            raise _no_channel(key, RefusalCode.ALREADY_ENDED if ended else RefusalCode.UNKNOWN_ATTEMPT)
+        tracked = self._running(key)
         if not tracked.spec.interactive:
-            raise _no_channel(key, RefusalCode.NOT_INTERACTIVE)
-        if self.is_ended(key):
-            raise _no_channel(key, RefusalCode.ALREADY_ENDED)
+            raise _refused(key, RefusalCode.NOT_INTERACTIVE)
         try:
             channel.tell(tracked.folder.stdin, line.encode() + b"\n")
         except channel.ChannelFullError as error:
-            raise _no_channel(key, RefusalCode.NOT_READING, str(error)) from None
+            raise _refused(key, RefusalCode.NOT_READING, str(error)) from None
         except channel.ChannelClosedError:
             # Its phase does not tell: an attempt may be stopped before its worker has started.
             started = tracked.folder.has_begun() or tracked.folder.has_exit()
-            raise _no_channel(key, RefusalCode.ALREADY_ENDED if started else RefusalCode.NOT_STARTED) from None
+            raise _refused(key, RefusalCode.ALREADY_ENDED if started else RefusalCode.NOT_STARTED) from None
+
+    async def pause(self, key: AttemptKey, *, paused: bool) -> None:
+        """Let a worker pause or go on, or refuse to."""
+        tracked = self._running(key)
+        host = tracked.host or tracked.folder.host()
+        number = signal.SIGUSR1 if paused else signal.SIGUSR2
+        if host is None or not await asyncio.to_thread(run_hosts.signal_worker, host, number):
+            raise _refused(key, RefusalCode.NOT_PAUSABLE)
+
+    def _running(self, key: AttemptKey) -> Tracked:
+        """Return an attempt that has not ended, or refuse."""
+        tracked = self.tracked.get(key)
+        if tracked is None:
+            ended = AttemptFolder(self.home, key).has_exit()
+            raise _refused(key, RefusalCode.ALREADY_ENDED if ended else RefusalCode.UNKNOWN_ATTEMPT)
+        if self.is_ended(key):
+            raise _refused(key, RefusalCode.ALREADY_ENDED)
+        return tracked
 
     async def adopt_all(self) -> None:
         """Take over what an earlier supervisor left."""
@@ -388,6 +402,6 @@ class Attempts:
         )
 
 
-def _no_channel(key: AttemptKey, code: RefusalCode, more: str = "") -> CommandRefusedError:
+def _refused(key: AttemptKey, code: RefusalCode, more: str = "") -> CommandRefusedError:
     said = f"attempt {key.attempt} of {key.run}: {code.meaning}"
     return CommandRefusedError(code, f"{said} ({more})" if more else said, RefusalDetails(run=key.run))

@@ -60,6 +60,7 @@ class Preparation:
             "MOSAIC_ATTEMPT": str(folder.key.attempt),
             "MOSAIC_RUN_DIR": str(folder.path),
             "MOSAIC_SHARED_DIR": str(self._shared),
+            "MOSAIC_CPUS": f"{spec.resources.cpus:g}",
             MARK: folder.process_mark,
             **self._gpu_environ(placed.gpus),
         }

@@ -25,6 +25,7 @@ from mosaic_bus.commands import (
     FrameStreams,
     FrameStreamsResult,
     Install,
+    PauseRun,
     Place,
     ReadFile,
     RemoveFiles,
@@ -114,6 +115,7 @@ class SupervisorService(Service):
         self.handle(Place, self._on_place)
         self.handle(Stop, self._on_stop)
         self.handle(Tell, self._on_tell)
+        self.handle(PauseRun, self._on_pause_run)
         self.handle(Forget, self._on_forget)
         self.handle(Resend, self._on_resend)
         self.handle(Describe, self._on_describe)
@@ -205,6 +207,10 @@ class SupervisorService(Service):
 
     async def _on_tell(self, command: Tell) -> Ack:
         self.attempts.tell(AttemptKey(command.run, command.attempt), command.line)
+        return Ack()
+
+    async def _on_pause_run(self, command: PauseRun) -> Ack:
+        await self.attempts.pause(AttemptKey(command.run, command.attempt), paused=command.paused)
         return Ack()
 
     async def _on_forget(self, command: Forget) -> Ack:
