@@ -7,7 +7,17 @@ import sys
 import gymnasium
 import minigrid  # noqa: F401 - registers its environments
 import numpy as np
-from mpe2 import simple_spread_v3, simple_tag_v3
+from arena_worker.config import EnvironmentConfig
+from arena_worker.games import make_game
+from mpe2 import (
+    simple_crypto_v3,
+    simple_push_v3,
+    simple_reference_v3,
+    simple_speaker_listener_v4,
+    simple_spread_v3,
+    simple_tag_v3,
+    simple_world_comm_v3,
+)
 from pettingzoo.classic import chess_v6, connect_four_v3, go_v5, tictactoe_v3
 
 from llm_worker.sights import Scene, describer_of
@@ -149,10 +159,132 @@ def teams():
             observations, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
 
 
+def talking(module, env_id, known):
+    """Compare a whole text with what the world knows."""
+    env = module.parallel_env(max_cycles=20)
+    observations, _ = env.reset(seed=1)
+    for _ in range(12):
+        world = env.unwrapped.world
+        bodies = {agent.name: agent for agent in world.agents}
+        for name, seen in observations.items():
+            described = describer_of(scene(env_id, env, name, env.possible_agents))
+            text = described.text(seen)
+            same(env_id, [line for line in known(world, bodies, name) if line not in text.splitlines()], [])
+            same(env_id, "[" in text, False)
+        actions = {agent: int(env.action_space(agent).sample()) for agent in env.agents}
+        says = {agent: describer_of(scene(env_id, env, agent, env.possible_agents)).names for agent in env.agents}
+        observations, *_ = env.step(actions)
+        for agent, action in actions.items():
+            if not bodies[agent].silent and says[agent] is not None:
+                word = re.match(r"say (\d+)", says[agent][action])[1]
+                same(env_id, int(word), int(np.argmax(bodies[agent].state.c)))
+
+
+def heard(who, speaker):
+    return f"{who} said {f'word {np.argmax(speaker.state.c)}' if speaker.state.c.any() else 'nothing yet'}."
+
+
+def color(goal):
+    return ("red", "green", "blue")[int(np.argmax(goal.color))]
+
+
+def push(world, bodies, name):
+    if name.startswith("adversary"):
+        return []
+    goal = world.agents[1].goal_a
+    marks = [f"The color of landmark {n} is {color(mark)}." for n, mark in enumerate(world.landmarks, 1)]
+    return [f"The color of your goal is {color(goal)}.", *marks]
+
+
+def reference(world, bodies, name):
+    (other,) = (agent for agent in bodies if agent != name)
+    return [
+        f"The color of the goal of {other} is {color(bodies[name].goal_b)}.",
+        heard(f"{other[0].upper()}{other[1:]}", bodies[other]),
+    ]
+
+
+def speaker(world, bodies, name):
+    if name.startswith("speaker"):
+        return [f"The color of the goal of the listener is {color(bodies[name].goal_b)}."]
+    return [heard("The speaker", bodies["speaker_0"])]
+
+
+def crypto(world, bodies, name):
+    alice = bodies["alice_0"]
+    key, message = f"The key is word {np.argmax(alice.key)}.", f"The message is word {np.argmax(alice.goal_a.color)}."
+    return {"alice_0": [message, key], "bob_0": [key, heard("Alice", alice)]}.get(name, [heard("Alice", alice)])
+
+
+def world_comm(world, bodies, name):
+    me, found = bodies[name], []
+    for number, forest in enumerate(world.forests, 1):
+        near = np.linalg.norm(me.state.p_pos - forest.state.p_pos) < me.size + forest.size
+        found.append(f"You are {'in' if near else 'not in'} forest {number}.")
+    if "adversary" in name:
+        found.append(heard("The lead adversary", bodies["leadadversary_0"]))
+    return found
+
+
+def maps():
+    for env_id in ("FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v3", "CliffWalking-v1"):
+        game = make_game(EnvironmentConfig(id=env_id))
+        about, env = game.about(), game.env
+        rules = describer_of(scene(env_id, env, None, [], map=about.get("map", ()))).rules.splitlines()
+        inner = env.unwrapped
+        if env_id.startswith("Cliff"):
+            cliff = ["".join("C" if cell else "." for cell in row) for row in inner._cliff]
+            same("maps", [row.replace("S", ".").replace("G", ".") for row in rules[-4:]], cliff)
+        else:
+            drawn = ["".join(cell.decode() for cell in row) for row in inner.desc]
+            same("maps", rules[-len(drawn) :], drawn)
+
+
+def others():
+    """Environments that no describer knows: their space is described, and large observations are shown coarsely."""
+    spaces = gymnasium.spaces
+    picture = np.zeros((64, 64, 3), np.uint8)
+    picture[:16, :4] = 255
+    for space, seen, rule, lines in (
+        (spaces.Box(-1, 1, (3,)), np.ones(3), "3 numbers, from -1 to 1", ["You observe: [1, 1, 1]"]),
+        (
+            spaces.Box(0, 255, (64, 64, 3), np.uint8),
+            picture,
+            "the shape 64x64x3, from 0 to 255",
+            [" ".join(["255", *["0"] * 15])] * 4,
+        ),
+        (
+            spaces.Box(np.array([-1.0, -2.0]), np.array([1.0, np.inf])),
+            np.zeros(2),
+            "2 numbers, from [-1, -2] to [1, inf]",
+            ["You observe: [0, 0]"],
+        ),
+        (spaces.Discrete(7), 3, "a whole number from 0 to 6", ["You observe: 3"]),
+        (
+            spaces.Dict({"a": spaces.MultiBinary(2)}),
+            {"a": np.array([1, 0])},
+            "a: 2 numbers, each 0 or 1",
+            ["You observe: a: [1, 0]"],
+        ),
+    ):
+        known = Scene("own/Thing-v0", "agent", observation_space=space_to_json(space), doc="A thing.")
+        describer = describer_of(known)
+        same("others", (rule in describer.rules, describer.rules.startswith("A thing.")), (True, True))
+        text = describer.text(seen).splitlines()
+        same("others", text[1 if len(text) > 1 else 0 :][: len(lines)], lines)
+
+
 chess()
 marks("tictactoe_v3", tictactoe_v3.env(), tictactoe_cells)
 marks("connect_four_v3", connect_four_v3.env(), connect_cells)
 marks("go_v5", go_v5.env(board_size=5), go_cells)
 grids()
 teams()
+talking(simple_push_v3, "simple_push_v3", push)
+talking(simple_reference_v3, "simple_reference_v3", reference)
+talking(simple_speaker_listener_v4, "simple_speaker_listener_v4", speaker)
+talking(simple_crypto_v3, "simple_crypto_v3", crypto)
+talking(simple_world_comm_v3, "simple_world_comm_v3", world_comm)
+maps()
+others()
 print(json.dumps(COUNTS))

@@ -1,7 +1,7 @@
 """What every describer of observations has, and the one for environments that no other knows."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,9 @@ import numpy as np
 
 __all__ = ["Describer", "Scene", "number"]
 
-_MOST_NUMBERS = 64
+_MOST_NUMBERS = 512
+_MOST_BLOCKS = 16
+"""Larger arrays are averaged over blocks: so many along each of the first two dimensions."""
 _MOST_RULES = 3000
 _END_OF_RULES = re.compile(r"^#+\s*(arguments|version|reset arguments|references|usage)", re.IGNORECASE | re.MULTILINE)
 
@@ -25,6 +27,8 @@ class Scene:
     observation_space: dict[str, Any] = field(default_factory=dict)
     action_space: dict[str, Any] = field(default_factory=dict)
     meanings: Sequence[str] | None = None
+    map: Sequence[str] = ()
+    """The rows of letters that toy text environments draw."""
 
     @property
     def name(self) -> str:
@@ -33,7 +37,7 @@ class Scene:
 
 
 class Describer:
-    """Writes any observation as numbers, with the environment's own docstring as rules."""
+    """Writes any observation as numbers; the environment's own docstring and its space say what they are."""
 
     def __init__(self, scene: Scene) -> None:
         """Describe what an agent sees in a scene."""
@@ -43,10 +47,11 @@ class Describer:
 
     @property
     def rules(self) -> str:
-        """What the environment is about: its docstring, without what is about Python."""
+        """What the environment is about: its docstring, without what is about Python, and what is observed."""
         doc = self.scene.doc
         end = _END_OF_RULES.search(doc)
-        return (doc[: end.start()] if end else doc).strip()[:_MOST_RULES]
+        about = (doc[: end.start()] if end else doc).strip()[:_MOST_RULES]
+        return f"{about}\n\nEach observation is {_space(self.scene.observation_space)}.".strip()
 
     def text(self, observation: Any) -> str:
         """Describe an observation."""
@@ -58,19 +63,76 @@ def number(value: Any) -> str:
     return f"{float(value):.3g}"
 
 
+def _space(space: dict[str, Any]) -> str:
+    """Describe a space."""
+    kind, parts = space.get("type"), space.get("spaces")
+    if isinstance(parts, dict):
+        return "; ".join(f"{name}: {_space(part)}" for name, part in parts.items())
+    if isinstance(parts, list):
+        return "; ".join(_space(part) for part in parts)
+    if kind == "Discrete":
+        first = int(space.get("start", 0))
+        return f"a whole number from {first} to {first + int(space['n']) - 1}"
+    if kind == "Box":
+        return f"{_count(space['shape'])}, from {_bound(space['low'], min)} to {_bound(space['high'], max)}"
+    if kind == "MultiDiscrete":
+        return f"whole numbers from 0 to below {space['nvec']}"
+    if kind == "MultiBinary":
+        shape = space["n"]
+        return f"{_count(shape if isinstance(shape, list) else [shape])}, each 0 or 1"
+    return "a text" if kind == "Text" else f"a value of {kind}"
+
+
+def _count(shape: Sequence[int]) -> str:
+    if not shape:
+        return "a number"
+    return f"{shape[0]} numbers" if len(shape) == 1 else f"numbers of the shape {'x'.join(map(str, shape))}"
+
+
+def _bound(bound: Any, outermost: Callable[[Any], Any]) -> str:
+    """Write a bound of a Box: of each number, if they differ and are few."""
+    if not isinstance(bound, list):
+        return number(bound)
+    values = np.asarray(bound, dtype=float).ravel()
+    if values.size > _MOST_BLOCKS:
+        return number(outermost(values))
+    return f"[{', '.join(map(number, values))}]"
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{key}: {_plain(part)}" for key, part in value.items())
     if isinstance(value, str):
         return value
+    if isinstance(value, list | tuple) and any(isinstance(part, dict | list | tuple | str) for part in value):
+        return "; ".join(_plain(part) for part in value)
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "US":
         return str(value)[:2000]
-    if array.size == 1 and array.ndim == 0:
-        return number(array) if array.dtype.kind == "f" else str(array.item())
-    if array.size <= _MOST_NUMBERS:
-        shown = [number(each) if array.dtype.kind == "f" else str(int(each)) for each in array.ravel()]
-        shape = "" if array.ndim == 1 else f" (shape {'x'.join(map(str, array.shape))})"
-        return f"[{', '.join(shown)}]{shape}"
-    low, high = number(array.min()), number(array.max())
-    return f"{array.size} numbers of the shape {'x'.join(map(str, array.shape))}, from {low} to {high}"
+    if array.ndim == 0:
+        return _number(array)
+    shape, note = "x".join(map(str, array.shape)), ""
+    if array.size > _MOST_NUMBERS:
+        blocks = _averages(array)
+        low, high = _number(array.min()), _number(array.max())
+        note = f", from {low} to {high}; the averages of {'x'.join(map(str, blocks.shape))} equal blocks"
+        array = blocks
+    if array.ndim == 1 and not note:
+        return f"[{', '.join(map(_number, array))}]"
+    rows = "\n".join(" ".join(map(_number, row.ravel())) for row in (array if array.ndim > 1 else array[None]))
+    return f"numbers of the shape {shape}{note}:\n{rows}"
+
+
+def _averages(array: Any) -> Any:
+    """Reduce an array to a coarse picture of it, without its further dimensions (colors)."""
+    found = np.asarray(array, dtype=float)
+    if found.ndim > 2:  # noqa: PLR2004
+        found = found.mean(axis=tuple(range(2, found.ndim)))
+    for axis in range(found.ndim):
+        parts = np.array_split(found, min(found.shape[axis], _MOST_BLOCKS), axis=axis)
+        found = np.stack([part.mean(axis=axis) for part in parts], axis=axis)
+    return found.round(2)
+
+
+def _number(value: Any) -> str:
+    return number(value) if np.asarray(value).dtype.kind == "f" else str(int(value))

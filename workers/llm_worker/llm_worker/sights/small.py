@@ -56,6 +56,12 @@ _TAXI_PLACES = (
     "yellow (row 5, column 1)",
     "blue (row 5, column 4)",
 )
+_CLIFF = (*("............",) * 3, "SCCCCCCCCCCG")
+_LEGENDS = {
+    "FrozenLake": "S is the start, F is ice, H is a hole, G is the goal",
+    "CliffWalking": "S is the start, C is the cliff, G is the goal",
+    "Taxi": "R, G, Y and B are the places, | is a wall between two cells, and : is none",
+}
 _RULES = {
     "FrozenLake": (
         "You cross a frozen lake on a square grid, from the upper left corner to the goal in the lower right corner. "
@@ -98,8 +104,12 @@ class StateDescriber(Describer):
 
     @property
     def rules(self) -> str:
-        """What the game is about."""
-        return _RULES[state_of(self.scene.name) or ""]
+        """What the game is about, and its map."""
+        kind = state_of(self.scene.name) or ""
+        rows = _CLIFF if kind == "CliffWalking" else self.scene.map
+        if not rows or kind not in _LEGENDS:
+            return _RULES[kind]
+        return "\n".join([_RULES[kind], f"The map, row by row ({_LEGENDS[kind]}):", *rows])
 
     def text(self, observation: Any) -> str:
         """Say where the agent is."""
