@@ -14,7 +14,7 @@ import pytest
 from stack import HOST, Stack, wait_until
 
 from mosaic_bus import topics
-from mosaic_bus.commands import ShowExperiment, StartExperiment, Stats
+from mosaic_bus.commands import ShowExperiment, StartExperiment, Stats, WriteReport
 from mosaic_services.environments import build, recipe_for
 from mosaic_services.home import StackHome
 
@@ -72,6 +72,12 @@ def episodes_of(stack: Stack, name: str) -> bytes:
     return (stack.home.experiments / name / "episodes.jsonl").read_bytes()
 
 
+def counters_of(stack: Stack) -> dict[str, float]:
+    """What `mosaic stats supervisor` shows of endpoints."""
+    counters = stack.bus.request(topics.supervisor(HOST), Stats(), timeout=60).counters
+    return {name: value for name, value in counters.items() if name.startswith("llm-")}
+
+
 def requests_of(server: dict[str, str]) -> int:
     with urllib.request.urlopen(server["stats"], timeout=60) as answer:
         return int(json.load(answer).get("requests", 0))
@@ -99,6 +105,9 @@ def test_a_real_model_plays_a_grid_beside_a_ppo_checkpoint(stack):
             assert told["tokens_in"] > 100
             assert told["invalid"] == 0, "the server allows legal actions only"
     assert len({record["env_seed"] for record in records}) == 2, "all operators meet the same worlds"
+    calls = sum(value for name, value in counters_of(stack).items() if "local" in name and name.endswith(".calls"))
+    asked = [record["reports"]["agent"]["answers"] for record in records if record["lineup"] == "smollm2"]
+    assert 0 < calls <= sum(asked), "equal questions of one episode are asked once"
 
 
 def test_a_real_model_plays_tictactoe_against_other_kinds(stack):
@@ -122,9 +131,11 @@ def test_the_key_is_in_no_file_argument_or_message_and_a_rerun_makes_no_call(sta
     assert requests_of(server) == asked
     good = [line for line in episodes_of(stack, "first").splitlines() if json.loads(line)["lineup"] == "good"]
     assert episodes_of(stack, "again").splitlines() == good
-    counters = stack.bus.request(topics.supervisor(HOST), Stats(), timeout=60).counters
-    shown = {name: value for name, value in counters.items() if name.startswith("llm-")}
+    shown = {name: value for name, value in counters_of(stack).items() if "local" not in name}
     assert sum(value for name, value in shown.items() if name.endswith(".calls")) == asked
+    stack.bus.request("operator", WriteReport(experiment="first"), timeout=60)
+    report = stack.home.experiments / "first" / "report" / "index.html"
+    wait_until("the report is written", report.exists, DEADLINE_S)
     secret, messages = KEY.encode(), 0
     while (message := stack.bus.wait_for(heard, 0.2)) is not None:
         messages += 1
@@ -132,6 +143,7 @@ def test_the_key_is_in_no_file_argument_or_message_and_a_rerun_makes_no_call(sta
         assert all(secret not in bytes(part) for part in message.buffers)
     assert messages > 10
     files = [path for path in stack.home.path.rglob("*") if path.is_file()]
+    assert report in files
     assert [str(path) for path in files if secret in path.read_bytes()] == []
     assert all(KEY not in " ".join(_cmdline(process)) for process in psutil.process_iter())
 

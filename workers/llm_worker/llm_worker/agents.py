@@ -39,6 +39,10 @@ class Asking:
     seed: int
     attempt: int
     """How often this decision was asked for before."""
+    structured: bool
+    """Whether the endpoint is to enforce a schema."""
+    said: list[str]
+    """The model's words, which grow with each reply."""
 
     async def question(
         self, messages: list[Message], schema: dict[str, Any] | None = None, tools: tuple[Tool, ...] = ()
@@ -48,6 +52,7 @@ class Asking:
         question = Question(tuple(messages), schema, tools, self.seed, self.attempt)
         reply = await self.ask(question)
         self.tally.add(question, reply)
+        self.said.append(reply.words)
         return reply
 
 
@@ -76,8 +81,8 @@ async def decide(asking: Asking, messages: list[Message], sight: Sight) -> Decid
 
 
 async def _once(asking: Asking, talk: Talk, sight: Sight) -> Decided:
-    config = asking.config
-    structured, thoughts = config.structured == "schema", config.agent == "cot"
+    config, structured = asking.config, asking.structured
+    thoughts = config.agent == "cot"
     reply = await asking.question(talk.messages, sight.choice.schema(thoughts=thoughts) if structured else None)
     talk.said(reply)
     _require_whole(reply, config.answer_tokens)

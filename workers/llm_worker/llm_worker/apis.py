@@ -179,7 +179,7 @@ def _joined(messages: list[Message]) -> list[dict[str, Any]]:
         blocks: list[dict[str, Any]] = []
         if message.role == "tool":
             blocks.append({"type": "tool_result", "tool_use_id": message.call_id, "content": message.text})
-        elif message.text:
+        elif message.text.strip():  # it takes no empty text
             blocks.append({"type": "text", "text": message.text})
         if message.picture is not None:
             source = {"type": "base64", "media_type": "image/png", "data": message.picture}
@@ -188,6 +188,8 @@ def _joined(messages: list[Message]) -> list[dict[str, Any]]:
             {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.arguments)}
             for call in message.calls
         ]
+        if not blocks:
+            continue
         if found and found[-1]["role"] == role:
             found[-1]["content"] += blocks
         else:

@@ -9,7 +9,7 @@ from pydantic_core import from_json, to_json
 from llm_worker.config import LlmConfig
 from llm_worker.exchange import Question, Reply, texts_of
 
-__all__ = ["ReplyCache", "key_of"]
+__all__ = ["ReplyCache", "key_of", "schema_key_of"]
 
 _BUSY_S = 30.0
 
@@ -29,6 +29,11 @@ def key_of(config: LlmConfig, question: Question) -> str:
     if config.endpoint == "local":
         about["context"] = config.context
     return hashlib.sha256(to_json(about)).hexdigest()
+
+
+def schema_key_of(config: LlmConfig) -> str:
+    """Return the key under which it is kept that an endpoint refuses schemas."""
+    return hashlib.sha256(to_json([config.address, config.model_name, "takes no schemas"])).hexdigest()
 
 
 class ReplyCache:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import random
 import re
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,13 +13,13 @@ import httpx2
 from pydantic_core import from_json, to_json
 
 from llm_worker.apis import api_of
-from llm_worker.cache import ReplyCache, key_of
+from llm_worker.cache import ReplyCache, key_of, schema_key_of
 from llm_worker.config import LlmConfig
 from llm_worker.exchange import Question, Reply
 from llm_worker.failures import ContextError, explain, seconds_to_wait
 from llm_worker.gate import Gate
 from llm_worker.keys import Key, is_loopback
-from llm_worker.problems import EndpointError, RefusedError, TransientError
+from llm_worker.problems import EndpointError, NoSchemaError, RefusedError, TransientError
 from llm_worker.spending import Ledger, Price, read_price
 
 __all__ = ["Caller"]
@@ -37,7 +38,8 @@ class Caller:
     ) -> None:
         """Use `shared` for what the processes of a host share.
 
-        `serve` starts a model in this process and returns its address; `own` is then the process's own folder.
+        `serve` starts a model in this process and returns its address; calls to it are counted in the process's `own`
+        folder, and shown with the others'.
         """
         self._config = config
         self._key = key
@@ -46,7 +48,7 @@ class Caller:
         self.price: Price | None = read_price(config)
         self._shared = shared
         most = 1 if serve is not None else config.concurrency.most
-        self._gate = Gate(own or shared, _gate_name(config), min(config.concurrency.start, most), most)
+        self._gate = Gate(shared, _gate_name(config), min(config.concurrency.start, most), most, own)
         self._cache = None if config.cache == "off" else ReplyCache(shared / "llm" / "replies.db")
         self._ledger: Ledger | None = None
         self._clients: dict[int, httpx2.AsyncClient] = {}
@@ -55,6 +57,12 @@ class Caller:
         self._starting = asyncio.Lock()
         self.calls = 0
         self._has_succeeded = False
+        self._has_replied = False
+        """Whether a question was answered, now or for the cache: then a refusal may be due to one question alone."""
+        self._schemas: bool | None = None
+        """Whether the endpoint takes schemas, as far as that is known."""
+        if config.structured == "auto" and self._cache is not None and self._cache.get(schema_key_of(config)):
+            self._refuse_schemas()
         # Only spreads retries in time, and no decision depends on it.
         self._jitter = random.Random()
 
@@ -70,13 +78,40 @@ class Caller:
         if self._cache is not None:
             found = self._cache.get(key)
             if found is not None:
+                self._learn_from(question)
                 return found
             if self._config.cache == "only":
                 raise RefusedError("cache: only: the cache has no reply to this question; play once with cache: use")
         reply = await self._insist(question, deadline)
+        self._learn_from(question)
         if self._ledger is not None:
             self._ledger.add(reply, self.price.of(reply) if self.price else 0.0)
         return reply if self._cache is None else self._cache.put(key, reply)
+
+    @property
+    def takes_schemas(self) -> bool:
+        """Whether questions are to have a schema."""
+        return self._config.structured == "schema" or (self._config.structured == "auto" and self._schemas is not False)
+
+    def _learn_from(self, question: Question) -> None:
+        """Remember what an answered question says about the endpoint."""
+        self._has_replied = True
+        if question.schema is not None:
+            self._schemas = True
+
+    def _refuse_schemas(self) -> None:
+        """Ask without schemas from now on, also when the experiment is played again; say so once."""
+        if self._schemas is None:
+            config = self._config
+            print(
+                f"structured: auto: {config.address} takes no schema for model {config.model_name}; "
+                "answers are read as text",
+                file=sys.stderr,
+                flush=True,
+            )
+            if self._cache is not None:
+                self._cache.put(schema_key_of(config), Reply(""))
+        self._schemas = False
 
     async def close(self) -> None:
         """Close connections and files."""
@@ -107,10 +142,15 @@ class Caller:
                 reply = await self._call(question, deadline, await self._connect(slot))
                 outcome = "good"
             except TransientError as error:
-                outcome, asked_for, last = "throttled" if error.throttled else "failed", error.wait_s, str(error)
-            except (RefusedError, ContextError) as error:
+                outcome, last = "throttled" if error.throttled else "failed", str(error)
+                asked_for = None if error.wait_s is None else min(error.wait_s, self._config.patience_s)
+            except (RefusedError, ContextError, EndpointError) as error:
                 outcome = "good"  # the endpoint is well
-                if self._has_succeeded or isinstance(error, RefusedError):
+                if isinstance(error, NoSchemaError):
+                    if not self._schemas:
+                        self._refuse_schemas()
+                    raise
+                if self._has_replied or isinstance(error, RefusedError):
                     raise
                 raise RefusedError(str(error)) from error
             finally:

@@ -86,8 +86,10 @@ class LlmConfig(WorkerConfig):
     tool_turns: int = Field(
         default=8, ge=1, le=50, description="tools: answers of the model until it has to have moved"
     )
-    structured: Literal["schema", "text"] = Field(
-        default="schema", description="schema: the endpoint only allows legal actions; text: a strict parser reads it"
+    structured: Literal["auto", "schema", "text"] = Field(
+        default="auto",
+        description="schema: the endpoint only allows legal actions; text: a strict parser reads the answer; "
+        "auto: schema, or text if the endpoint refuses schemas",
     )
     history: int = Field(default=4, ge=0, le=1000, description="Earlier turns of the episode that the model sees")
     templates: InputPath | None = Field(default=None, description="Folder whose files replace the templates")

@@ -1,22 +1,21 @@
-"""Examples that the agent `few_shot` sees before its first turn: of the package by environment, or of a user's file."""
+"""Examples that the agent `few_shot` sees before its first turn: the templates' by environment, or a user's file."""
 
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from llm_worker.config import LlmConfig
-from llm_worker.exchange import Message
 from llm_worker.problems import RefusedError
 from llm_worker.sights import Scene
+from llm_worker.templates import Templates
 
 __all__ = ["read_examples"]
 
 _OWN = {"BabyAI-": "examples-babyai.json", "MiniGrid-": "examples-babyai.json", "tictactoe": "examples-tictactoe.json"}
 
 
-def read_examples(config: LlmConfig, scene: Scene) -> list[Message]:
-    """Return the examples as turns of a conversation; RefusedError if there are none, or a file does not fit."""
+def read_examples(config: LlmConfig, scene: Scene, templates: Templates) -> list[tuple[str, str]]:
+    """Return observations with their actions; RefusedError if there are none, or a file does not fit."""
     if config.agent != "few_shot":
         return []
     if config.examples is not None:
@@ -28,12 +27,8 @@ def read_examples(config: LlmConfig, scene: Scene) -> list[Message]:
                 f"examples: there are none for {scene.env_id}; name a JSON file with a list of "
                 '{"observation": …, "action": …}'
             )
-        text = (resources.files("llm_worker") / "templates" / where).read_text(encoding="utf-8")
-    found = []
-    for example in _parse(text, where):
-        answer = example["action"] if config.structured == "text" else json.dumps({"action": example["action"]})
-        found += [Message("user", example["observation"]), Message("assistant", answer)]
-    return found
+        text = templates.text(where)
+    return [(example["observation"], example["action"]) for example in _parse(text, where)]
 
 
 def _read(path: str) -> str:

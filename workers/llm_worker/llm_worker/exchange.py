@@ -78,6 +78,12 @@ class Reply:
         """Whether the answer was cut off at the number of tokens that it may have."""
         return self.finish in {"length", "max_tokens"}
 
+    @property
+    def words(self) -> str:
+        """What the model said: its text, or why there is none, and the tools that it called."""
+        calls = [f"{call.name}({call.arguments})" for call in self.calls]
+        return "\n".join(part for part in (self.text or self.refusal, *calls) if part)
+
     def timed(self, latency_s: float, failed: int, throttled: int) -> "Reply":
         """Add how it came."""
         return replace(self, latency_s=round(latency_s, 4), failed_calls=failed, throttled_calls=throttled)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from llm_worker.config import LlmConfig
 from llm_worker.exchange import Question
-from llm_worker.problems import DecisionError, RefusedError, TransientError
+from llm_worker.problems import DecisionError, EndpointError, NoSchemaError, RefusedError, TransientError
 
 __all__ = ["ContextError", "explain", "seconds_to_wait"]
 
 _BUSY = frozenset({408, 409, 425, 500, 502, 503, 504, 529})
-_TOO_MANY, _UNKNOWN, _NO_KEY = 429, 404, frozenset({401, 403})
+_TOO_MANY, _UNKNOWN, _NO_KEY, _FORBIDDEN = 429, 404, 401, 403
 _CONTEXT = re.compile(r"context|too long|too many tokens|maximum.{0,20}(length|tokens)", re.IGNORECASE)
 _PICTURE = re.compile(r"image|vision|picture|multimodal|mmproj", re.IGNORECASE)
 _SCHEMA = re.compile(r"response_format|json_schema|schema|grammar", re.IGNORECASE)
@@ -27,7 +27,10 @@ class ContextError(DecisionError):
 
 
 def explain(config: LlmConfig, question: Question, status: int, text: str) -> Exception:
-    """Return the error that a status other than 200 stands for."""
+    """Return the error that a status other than 200 stands for.
+
+    RefusedError if no question will ever be answered; EndpointError or ContextError if it may be due to this one.
+    """
     said = _message(text)
     where = f"{config.address} answered {status} for model {config.model_name}: {said}"
     if status == _TOO_MANY:
@@ -36,21 +39,23 @@ def explain(config: LlmConfig, question: Question, status: int, text: str) -> Ex
         return TransientError(where, throttled=True)
     if status in _BUSY and not (question.has_pictures and _PICTURE.search(said)):
         return TransientError(where)
-    if status in _NO_KEY:
+    if status in {_NO_KEY, _FORBIDDEN}:
         name = config.key_env or config.preset.key_env
         fix = (
             f"check the key in {name} (or in the file that {name}_FILE names)" if name else "name its variable: key_env"
         )
-        return RefusedError(f"{where}; {fix}")
+        # Some providers forbid a single question that their filter dislikes.
+        return (RefusedError if status == _NO_KEY else EndpointError)(f"{where}; {fix}")
     if status == _UNKNOWN:
         return RefusedError(f"{where}; check model ({config.model_name!r}) and base_url ({config.address})")
     if _CONTEXT.search(said):
         return ContextError(f"{where}; set a shorter history, fewer examples, or use a model that reads more")
     if question.has_pictures and _PICTURE.search(said):
-        return RefusedError(f"{where}; this model takes no pictures: set vision: false, or name a model that sees")
+        return EndpointError(f"{where}; this model takes no pictures: set vision: false, or name a model that sees")
     if question.schema is not None and _SCHEMA.search(said):
-        return RefusedError(f"{where}; this endpoint cannot enforce a schema: set structured: text")
-    return RefusedError(f"{where}; the request does not fit this endpoint: see temperature, max_tokens and extra")
+        kind = NoSchemaError if config.structured == "auto" else EndpointError
+        return kind(f"{where}; this endpoint cannot enforce a schema: set structured: text")
+    return EndpointError(f"{where}; the request does not fit this endpoint: see temperature, max_tokens and extra")
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:

@@ -27,16 +27,15 @@ _GROWTH = 0.02
 _CUT, _DEEP_CUT, _FAILED_CUT = 0.9, 0.7, 0.5
 _SOON_S = 2.0
 """Refused again so soon after a cut, the endpoint needs a deeper one."""
-_MOST_PAUSE_S = 300.0
 _SHOWN = ("window", "calls", "throttled", "failed", "cuts")
 
 
 class Gate:
     """Calls of this process wait here in line."""
 
-    def __init__(self, folder: Path, name: str, start: int, most: int) -> None:
-        """Share the gate `name` with all that use the same folder."""
-        counters, slots = folder / "counters", folder / "llm"
+    def __init__(self, folder: Path, name: str, start: int, most: int, own: Path | None = None) -> None:
+        """Share the gate `name` with all that use the same folder; slots in an `own` folder are not shared."""
+        counters, slots = folder / "counters", (own or folder) / "llm"
         for each in (counters, slots):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._state_fd = os.open(counters / f"llm-{name}.json", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -54,6 +53,8 @@ class Gate:
 
     async def enter(self, deadline: float, *, first: bool = False) -> int:
         """Wait until a call may be made; return its slot. TimeoutError after the deadline, by the monotonic clock."""
+        if time.monotonic() >= deadline:  # else a free slot would be given, and the call would have no time
+            raise TimeoutError
         turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if first:
             self._line.appendleft(turn)
@@ -164,7 +165,7 @@ def _read(fd: int, start: int) -> dict[str, float]:
         known = {name: float(found[name]) for name in (*fresh, *counts)}
     except (ValueError, KeyError, TypeError):
         return {**fresh, **counts}
-    if time.time() - known["updated_at"] > _FORGET_S:
+    if time.time() - max(known["updated_at"], known["paused_until"]) > _FORGET_S:
         return {**known, **fresh}
     return known
 
@@ -186,7 +187,7 @@ def _shrink(state: dict[str, float], began: float, outcome: str, wait_s: float |
     state[outcome] += 1
     soon = now - max(state["cut_at"], state["paused_until"]) < _SOON_S
     if wait_s:
-        state["paused_until"] = max(state["paused_until"], now + min(wait_s, _MOST_PAUSE_S))
+        state["paused_until"] = max(state["paused_until"], now + wait_s)
     if began <= state["cut_at"]:
         return
     cut = _FAILED_CUT

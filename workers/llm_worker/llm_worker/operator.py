@@ -5,7 +5,7 @@ import hashlib
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,12 @@ from llm_worker.agents import Asking, decide
 from llm_worker.caller import Caller
 from llm_worker.config import LlmConfig
 from llm_worker.examples import read_examples
+from llm_worker.exchange import Message
 from llm_worker.keys import read_key
 from llm_worker.local_server import LocalServer
 from llm_worker.moves import Moves
 from llm_worker.pictures import picture_of
-from llm_worker.problems import DecisionError
+from llm_worker.problems import DecisionError, NoSchemaError
 from llm_worker.prompts import Past, Prompts, Sight
 from llm_worker.sights import Describer, Scene, describer_of
 from llm_worker.stand_in import StandIn
@@ -39,6 +40,7 @@ _SHARED = "MOSAIC_SHARED_DIR"
 _SLACK_S = 30.0
 """What the arena waits beyond `patience_s`, for an answer that comes at the last moment."""
 _CLOSE_S = 10.0
+_MOST_SAID = 2000
 
 
 @dataclass
@@ -60,6 +62,12 @@ class Play:
     failed: tuple[int, str] | None = None
     """The step at which no action came of the last decision, and what was seen then."""
     attempts: int = 0
+
+    def before(self, step: int) -> Past | None:
+        """Return the last turn before a step; other agents may have decided about the step itself already."""
+        if self.failed is not None and self.failed[0] < step:
+            return Past(*self.failed, None)
+        return next((turn for turn in reversed(self.past) if turn.step < step), None)
 
 
 class LlmOperator(InteractiveWorker):
@@ -97,6 +105,7 @@ class LlmOperator(InteractiveWorker):
             observation_space=observation_space or {},
             action_space=action_space,
             meanings=facts.get("action_meanings"),
+            map=about.get("map") or (),
         )
         describer = describer_of(scene)
         prompts = Prompts(
@@ -106,7 +115,7 @@ class LlmOperator(InteractiveWorker):
             rules=describer.rules,
             agent=name,
             team=list(self._config.team or scene.agents),
-            examples=read_examples(self._config, scene),
+            examples=read_examples(self._config, scene, self._templates),
         )
         self._players[agent] = Player(describer, Moves(action_space, describer.names), prompts)
         self._plays = {key: play for key, play in self._plays.items() if key[0] != agent}
@@ -164,22 +173,24 @@ class LlmOperator(InteractiveWorker):
         if self._config.vision and "picture" not in facts and facts:
             raise RequestError("vision: the environment renders no picture; set vision: false")
         # What is seen is put into words at once: the arena may use the memory again.
-        sight = self._sight(agent, lane, observation, mask, facts)
+        sight = self._sight(agent, observation, mask, facts)
         step = int(facts.get("step", len(play.past)))
-        return asyncio.run_coroutine_threadsafe(self._answer(agent, play, sight, step), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._answer(agent, lane, play, sight, step), self._loop)
 
-    async def _answer(self, agent: str | None, play: Play, sight: Sight, step: int) -> dict[str, Any]:
+    async def _answer(self, agent: str | None, lane: int, play: Play, sight: Sight, step: int) -> dict[str, Any]:
         """Answer one request, whatever happens."""
+        said: list[str] = []
         try:
-            action = await self._decide(agent, play, sight, step)
+            sight = replace(sight, mates=self._mates(agent, lane, step))
+            answer = {"type": "action", "action": await self._decide(agent, play, sight, step, said)}
         except DecisionError as error:
             play.failed = step, self._players[agent].prompts.turn(sight, step)
-            return {"type": "error", "kind": error.kind, "message": str(error), "report": play.tally.report()}
+            answer = {"type": "error", "kind": error.kind, "message": str(error)}
         except Exception as error:
-            return {"type": "error", "message": f"{type(error).__name__}: {error}", "report": play.tally.report()}
-        return {"type": "action", "action": action, "report": play.tally.report()}
+            answer = {"type": "error", "message": f"{type(error).__name__}: {error}"}
+        return {**answer, "said": "\n".join(said)[:_MOST_SAID], "report": play.tally.report()}
 
-    async def _decide(self, agent: str | None, play: Play, sight: Sight, step: int) -> Any:
+    async def _decide(self, agent: str | None, play: Play, sight: Sight, step: int, said: list[str]) -> Any:
         player, config = self._players[agent], self._config
         if play.failed is not None and play.failed[0] == step:
             play.attempts += 1
@@ -197,11 +208,22 @@ class LlmOperator(InteractiveWorker):
             tally=play.tally,
             seed=play.seed,
             attempt=play.attempts,
+            structured=self._caller.takes_schemas,
+            said=said,
         )
-        decided = await decide(asking, player.prompts.messages(sight, step, play.past), sight)
+
+        def messages() -> list[Message]:
+            return player.prompts.messages(sight, step, play.past, structured=asking.structured)
+
+        try:
+            decided = await decide(asking, messages(), sight)
+        except NoSchemaError:
+            asking.structured = False
+            decided = await decide(asking, messages(), sight)
         seen = player.prompts.turn(sight, step)
         play.past.append(Past(step, seen, decided.answer, decided.action))
-        del play.past[: -max(config.history, 1)]  # what nobody will read again; teammates see the last
+        # What nobody will read again. Teammates see the turn before, also once this one is over.
+        del play.past[: -max(config.history, 2)]
         return decided.action
 
     async def _end(self) -> None:
@@ -212,23 +234,24 @@ class LlmOperator(InteractiveWorker):
 
     # What is seen.
 
-    def _sight(self, agent: str | None, lane: int, observation: Any, mask: Any, facts: dict[str, Any]) -> Sight:
+    def _sight(self, agent: str | None, observation: Any, mask: Any, facts: dict[str, Any]) -> Sight:
         player = self._players[agent]
         picture = picture_of(facts["picture"]) if self._config.vision and "picture" in facts else None
         text = player.describer.text(observation)
-        return Sight(text, player.moves.choice(mask), picture, self._mates(agent, lane))
+        return Sight(text, player.moves.choice(mask), picture)
 
-    def _mates(self, agent: str | None, lane: int) -> str:
+    def _mates(self, agent: str | None, lane: int, step: int) -> str:
         """Say what teammates saw and did in the step before; they are played by this operator, too."""
         config = self._config
         if config.teammates == "nothing":
             return ""
         lines = []
-        for (other, where), play in self._plays.items():
-            if where != lane or other == agent or not play.past or (config.team and other not in config.team):
+        for other, player in self._players.items():
+            play = self._plays.get((other, lane))
+            last = None if play is None or other == agent else play.before(step)
+            if last is None or (config.team and other not in config.team):
                 continue
-            last = play.past[-1]
-            did = "nothing legal" if last.answer is None else self._players[other].moves.label(last.action)
+            did = "nothing legal" if last.answer is None else player.moves.label(last.action)
             lines.append(f"In the step before, your teammate {other} did: {did}.")
             if config.teammates == "observations":
                 lines.append(f"It had been told:\n{last.seen}")

@@ -7,6 +7,7 @@ __all__ = [
     "EndpointError",
     "InvalidAnswerError",
     "LimitError",
+    "NoSchemaError",
     "RefusedError",
     "SpentError",
     "TransientError",
@@ -26,9 +27,13 @@ class RefusedError(DecisionError):
 
 
 class EndpointError(DecisionError):
-    """The endpoint failed as often as it may, or for too long."""
+    """The endpoint failed as often as it may, or for too long, or does not take this request."""
 
     kind = "endpoint"
+
+
+class NoSchemaError(EndpointError):
+    """The endpoint does not take a question with a schema; it may take the same one without."""
 
 
 class LimitError(DecisionError):

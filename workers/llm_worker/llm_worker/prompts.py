@@ -1,7 +1,7 @@
 """Puts a prompt together: who the agent is, what it saw and did before, and what it sees now."""
 
+import json
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from llm_worker.config import LlmConfig
@@ -48,12 +48,19 @@ class Prompts:
     rules: str
     agent: str
     team: list[str]
-    examples: list[Message] = field(default_factory=list)
+    examples: list[tuple[str, str]] = field(default_factory=list)
+    """Observations with their actions."""
+    _systems: dict[bool, str] = field(default_factory=dict)
 
-    def messages(self, sight: Sight, step: int, past: list[Past]) -> list[Message]:
-        """Write everything that the model reads for one decision."""
-        found = [Message("system", self.system), *self.examples]
-        for turn in past[len(past) - self.config.history :] if self.config.history else []:
+    def messages(self, sight: Sight, step: int, past: list[Past], *, structured: bool) -> list[Message]:
+        """Write everything that the model reads for one decision; it answers with JSON if the answer is structured."""
+        if structured not in self._systems:
+            self._systems[structured] = self._system(structured=structured)
+        found = [Message("system", self._systems[structured])]
+        for seen, action in self.examples:
+            answer = json.dumps({"action": action}) if structured else action
+            found += [Message("user", seen), Message("assistant", answer)]
+        for turn in past[-self.config.history :] if self.config.history else []:
             found.append(Message("user", turn.seen))
             found.append(
                 Message("assistant", self.templates.fill("replaced.txt") if turn.answer is None else turn.answer)
@@ -65,8 +72,7 @@ class Prompts:
         values = {"step": str(step + 1), "observation": sight.text, "mates": sight.mates, "actions": sight.choice.text}
         return _tidy(self.templates.fill("turn.txt", values))
 
-    @cached_property
-    def system(self) -> str:
+    def _system(self, *, structured: bool) -> str:
         """Write who the agent is."""
         return _tidy(
             self.templates.fill(
@@ -76,16 +82,16 @@ class Prompts:
                     "rules": self.rules,
                     "agent": self.agent,
                     "team": self._team(),
-                    "answer": self.templates.fill(self._answer()),
+                    "answer": self.templates.fill(self._answer(structured=structured)),
                 },
             )
         )
 
-    def _answer(self) -> str:
+    def _answer(self, *, structured: bool) -> str:
         if self.config.agent == "tools":
             return "answer-tools.txt"
         thoughts = "-thoughts" if self.config.agent == "cot" else ""
-        return f"answer-{self.config.structured}{thoughts}.txt"
+        return f"answer-{'schema' if structured else 'text'}{thoughts}.txt"
 
     def _team(self) -> str:
         config = self.config

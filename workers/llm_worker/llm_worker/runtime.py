@@ -8,7 +8,7 @@ from llm_worker.config import LlmConfig
 from llm_worker.exchange import Message, Question, Reply
 from llm_worker.moves import Moves
 from llm_worker.operator import make_caller
-from llm_worker.problems import InvalidAnswerError
+from llm_worker.problems import InvalidAnswerError, NoSchemaError
 from llm_worker.spending import Price
 from mosaic_worker.context import RunContext
 
@@ -59,7 +59,7 @@ async def _measure(context: RunContext[LlmConfig], config: LlmConfig) -> dict[st
 
 async def _ask(caller: Any, config: LlmConfig, wanted: int, seed: int) -> tuple[Reply, int | None]:
     choice = Moves(_SPACE, _DIRECTIONS).choice(None)
-    structured = config.structured == "schema"
+    structured = caller.takes_schemas
     told = (
         "Answer with a JSON object whose field action names one legal action."
         if structured
@@ -68,7 +68,10 @@ async def _ask(caller: Any, config: LlmConfig, wanted: int, seed: int) -> tuple[
     text = _QUESTION.format(_DIRECTIONS[wanted], choice.text)
     messages = (Message("system", told), Message("user", text))
     question = Question(messages, choice.schema(thoughts=False) if structured else None, seed=seed)
-    reply = await caller.ask(question, time.monotonic() + config.patience_s)
+    try:
+        reply = await caller.ask(question, time.monotonic() + config.patience_s)
+    except NoSchemaError:  # from now on the caller takes none
+        return await _ask(caller, config, wanted, seed)
     try:
         return reply, choice.read(reply.text, structured=structured, thoughts=False)
     except InvalidAnswerError:

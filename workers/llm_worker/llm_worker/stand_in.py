@@ -23,6 +23,7 @@ class StandIn:
     def __init__(self, config: LlmConfig) -> None:
         """Answer as the config's agent would."""
         self._config = config
+        self.takes_schemas = config.structured != "text"
 
     def join(self, experiment: str, fingerprint: str) -> None:
         """Nothing is spent."""
@@ -37,7 +38,7 @@ class StandIn:
             action = ""
         else:
             calls = ()
-            action = action if self._config.structured == "schema" else f"ACTION: {name}"
+            action = action if question.schema is not None else f"ACTION: {name}"
         sent = sum(len(message.text) for message in question.messages) // _CHARACTERS_PER_TOKEN
         return Reply(action, calls, model="stand-in", tokens_in=sent, tokens_out=len(action) // _CHARACTERS_PER_TOKEN)
 

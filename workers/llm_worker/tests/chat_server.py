@@ -14,6 +14,7 @@ from collections import Counter
 
 KEY = "test-key-7d1f6c0e5a9b"
 _LONG = 4000
+_MESSAGES_FIELDS = {"model", "system", "messages", "max_tokens", "temperature", "top_p", "tools", "tool_choice"}
 
 
 class Bucket:
@@ -101,12 +102,20 @@ class ChatServer:
         self._seen[model] += 1
         nth = self._seen[model]
         error = lambda status, message, **more: (status, more, {"error": {"message": message}})  # noqa: E731
+        if anthropic and (fault := _fault_of(asked)):
+            return error(400, fault)
         if model == "storm" and nth % 4:
             return error(429, "Too many requests", **{"Retry-After": "0.05"})
         if model == "shaky" and nth % 2:
             return error(500, "The server had an error")
-        if model == "down":
+        if model == "down" or (model == "dying" and nth > 1):
             return error(503, "Overloaded")
+        if model == "jammed" and nth > 1:
+            return error(429, "Too many requests")
+        if model == "resting":
+            return error(429, "Too many requests", **{"Retry-After": "900"})
+        if model == "prudish" and nth % 2 == 0:
+            return error(400, "Output blocked by content filtering policy")
         if model == "slow" and nth % 2:
             await asyncio.sleep(60)
         if model == "garbled" and nth % 2:
@@ -132,6 +141,8 @@ class ChatServer:
         name = self._choose(asked)
         if asked.get("tools") and not (anthropic and asked["tool_choice"]["type"] == "tool"):
             calls, text = self._tools(model, _turn(asked), name), None
+        elif model == "mute-at-first" and "no legal action" not in json.dumps(asked):
+            text = ""
         elif model == "refusing":
             text, refusal = None, "I cannot help with that."
         elif model == "cut-off":
@@ -193,13 +204,31 @@ class ChatServer:
             schema = known if "action" in known.get("properties", {}) else schema
         action = (schema or {}).get("properties", {}).get("action", {})
         said = asked["messages"][-1]["content"]
-        said = said if isinstance(said, str) else json.dumps(said)
+        said = said if isinstance(said, str) else "\n".join(part.get("text", "") for part in said)
         if "minItems" in action:
             return [0.0] * action["minItems"]
         listed = said.rpartition("Legal actions:")[2].splitlines()
         names = action.get("enum") or [line[2:] for line in listed if line.startswith("- ")]
         digest = hashlib.sha256(said.encode()).digest()
         return names[digest[0] % len(names)]
+
+
+def _fault_of(asked):
+    """Return what Anthropic's endpoint says about a request that it does not take; None if it is well."""
+    unknown = asked.keys() - _MESSAGES_FIELDS
+    if unknown or asked.get("temperature", 0) > 1:
+        return f"{', '.join(unknown) or 'temperature'}: Extra inputs are not permitted"
+    called = set()
+    for place, message in enumerate(asked["messages"]):
+        if message["role"] not in ({"user", "assistant"} if place else {"user"}) or not message["content"]:
+            return f"messages.{place}: all messages must have a role and non-empty content"
+        if any(block["type"] == "text" and not block["text"].strip() for block in message["content"]):
+            return f"messages.{place}: text content blocks must contain non-whitespace text"
+        results = {block["tool_use_id"] for block in message["content"] if block["type"] == "tool_result"}
+        if results != called:
+            return f"messages.{place}: each tool_use must have a tool_result in the next message"
+        called = {block["id"] for block in message["content"] if block["type"] == "tool_use"}
+    return None
 
 
 def _turn(asked):
