@@ -204,7 +204,8 @@ def test_each_library_is_judged_in_the_versions_that_it_was_trained_with(trained
         fields = {"environment": {"id": "CartPole-v1", "profile": library}, "operators": {"policy": operator}}
         found, about = evaluate(trained, f"in-{library}", **fields, episodes=2)
         assert [record["failures"] for record in found] == [[], []]
-        played[library] = about["provenance"]["libraries"]["gymnasium"]
+        (host,) = about["provenance"]["hosts"].values()
+        played[library] = host["environments"]["arena"]["versions"]["gymnasium"]
     assert played == {"cleanrl": "0.29.1", "xuance": "1.2.3", "ray": "1.2.2"}
 
 

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -24,6 +25,7 @@ from stack import ROOT, Stack, wait_until
 from mosaic_bus import CommandRefusedError
 from mosaic_bus.commands import Hosts, ShowExperiment, StartExperiment, StopExperiment
 from mosaic_services.environments import build, recipe_for
+from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.home import StackHome
 
 if TYPE_CHECKING:
@@ -78,8 +80,10 @@ def test_operator_and_a_shard_killed_in_the_middle_lose_and_double_no_episode(ar
     task: dict[str, Any] = {"environment": {"id": "MiniGrid-Empty-8x8-v0", "max_steps": 60}, "episodes": 200}
     start(arena, "calm", shards=1, **task)
     finish(arena, "calm")
-    start(arena, "stormy", shards=3, **task)
-    wait_until("records come", lambda: show(arena, "stormy").done)
+    start(arena, "stormy", shards=3, **task, videos=[0], steps=True)
+    folder = arena.home.experiments / "stormy"
+    state = ExperimentFolder(folder).read_state
+    wait_until("videos are known", lambda: len((state() or {}).get("found", {}).get("videos", ())) == 2)
     running = wait_until(
         "a shard plays",
         lambda: [each for each in show(arena, "stormy").shards if each.state == "running" and each.done < each.total],
@@ -93,9 +97,26 @@ def test_operator_and_a_shard_killed_in_the_middle_lose_and_double_no_episode(ar
     ended = show(arena, "stormy")
     assert (ended.lost, ended.conflicts) == (1, 0)
     assert lines(arena, "stormy") == lines(arena, "calm")
-    plan = json.loads((arena.home.experiments / "stormy" / "experiment.json").read_text())
-    assert plan["provenance"]["hosts"] == ["testhost"]
-    assert plan["provenance"]["libraries"]["minigrid"]
+    plan = json.loads((folder / "experiment.json").read_text())
+    (host,) = plan["provenance"]["hosts"].values()
+    assert plan["hosts"] == ["testhost"]
+    assert host["processor"]
+    assert host["environments"]["arena"]["versions"]["minigrid"]
+    assert host["environments"]["baseline/default"]["environment"].startswith("baseline-default-")
+    assert host["environments"]["baseline/default"]["versions"]["numpy"]
+
+    cli = Cli(arena.home.path)
+    cli("delete", *(each.run for each in ended.shards))  # what a report and a replay need is with the experiment
+    report = Path(cli.json("report", "stormy")["report"]).parent
+    assert len(list((report / "videos").iterdir())) == 2
+    again = cli.json("replay", "stormy", "--episode", "150", "--lineup", "random")
+    assert (again["from"], again["same"]) == ("actions", True)
+    assert again["played"]["length"] > 1
+    records = [json.loads(line) for line in lines(arena, "stormy")]
+    broken = [{**each, "action_hash": "0"} if each["episode"] == 150 else each for each in records]
+    (folder / "episodes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in broken))
+    said = cli("replay", "stormy", "--episode", "150", "--lineup", "random", code=1).stdout
+    assert "not the same: action_hash" in said
 
 
 def test_mosaic_eval_prints_a_table_and_called_again_plays_only_what_is_new(arena, tmp_path):

@@ -1,5 +1,6 @@
 """Cutting experiments into shards, what is missing of them, and the files that they leave."""
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ from mosaic_services.experiments.model import Experiment
 from mosaic_services.experiments.plan import changes, extend, make_plan
 from mosaic_services.experiments.records import Records, read_event, record_line
 from mosaic_services.experiments.shards import cut, default_shards, missing, shard_spec
+from mosaic_services.experiments.steps import Steps
 
 BASE = {
     "name": "trial",
@@ -119,3 +121,30 @@ def test_line_that_a_crash_cut_short_is_removed_and_the_file_is_sorted_at_the_en
     assert folder.episodes.read_bytes() == b"".join(lines)
     folder.sort()
     assert folder.episodes.read_bytes() == b"".join([lines[2], lines[1], lines[0]])
+
+
+def test_steps_are_gathered_once_from_the_attempt_whose_record_counts(tmp_path):
+    def attempt(name, played):
+        folder = tmp_path / name
+        folder.mkdir()
+        kept = [{"lineup": lineup, "episode": episode, "action_hash": digest} for lineup, episode, digest in played]
+        (folder / "episodes.jsonl").write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in kept))
+        moves = [{**each, "step": step, "from": name} for each in kept for step in range(3)]
+        (folder / "steps.jsonl").write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in moves) + b'{"line')
+        return folder
+
+    steps = Steps(tmp_path)
+    hashes = {("a", 0): "x", ("a", 1): "y", ("b", 0): "z"}
+    lost, first = attempt("lost", [("a", 0, "other")]), attempt("first", [("a", 0, "x"), ("a", 1, "y")])
+    steps.gather([lost, first, tmp_path / "gone"], hashes)
+    with steps.path.open("ab") as file:
+        file.write(b"left behind by a crash")
+    steps.gather([first, attempt("second", [("a", 1, "y"), ("b", 0, "z")])], hashes)
+    kept = [orjson.loads(each) for each in steps.path.read_bytes().splitlines()]
+    expected = [("a", 0, "first"), ("a", 1, "first"), ("b", 0, "second")]
+    assert [(each["lineup"], each["episode"], each["from"]) for each in kept[::3]] == expected
+    assert len(kept) == 9
+    offset = steps.find("b", 0)
+    assert offset is not None
+    assert orjson.loads(steps.path.read_bytes()[offset:].splitlines()[0]) == kept[6]
+    assert steps.find("b", 1) is None

@@ -16,7 +16,8 @@ from mosaic_services.cli.options import current
 from mosaic_services.cli.wait.runs import Watched, outcome_lines, wait_until_done
 from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.experiments.records import read_event
-from mosaic_services.experiments.shards import Slice, shard_spec
+from mosaic_services.experiments.shards import Slice, replay_spec, shard_spec
+from mosaic_services.experiments.steps import Steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from mosaic_bus import Bus
 
 __all__ = ["command"]
+
+# What follows from actions alone; failures and numerics are those of policies.
+_OF_ACTIONS = ("action_hash", "ended", "env_seed", "length", "returns")
 
 
 def command(
@@ -34,7 +38,9 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Play a recorded episode again, filmed and step by step, and compare it with its record.
+    """Play a recorded episode again, filmed, and compare it with its record.
+
+    Recorded actions are played if the experiment has them (steps: true); else the policies are asked again.
 
     mosaic replay cartpole-vs-random --episode 3 --lineup ppo
     """
@@ -45,16 +51,32 @@ def command(
     names = [each["name"] for each in plan["lineups"]]
     chosen = _choose(lineup, names)
     recorded = _record(folder.episodes, chosen, episode)
-    filmed = {**plan, "steps": True, "videos": [episode]}
-    spec = shard_spec(filmed, [Slice(chosen, episode, episode + 1)], f"replay-{experiment}-{episode}")
-    spec = spec.model_copy(update={"group": ""})
+    name = f"replay-{experiment}-{episode}"
+    steps = Steps(folder.path)
+    offset = steps.find(chosen, episode)
+    if offset is not None:
+        spec = replay_spec(plan, recorded, name, steps.path, offset)
+    else:
+        filmed = {**plan, "steps": True, "videos": [episode], "group": ""}
+        spec = shard_spec(filmed, [Slice(chosen, episode, episode + 1)], name)
+    source = "policies" if offset is None else "actions"
     with current.connect() as bus:
         run = bus.request("scheduler", Submit(spec=spec)).run
         played = _play(bus, run)
     folder_of_run = current.home.runs / run
-    differing = sorted(key for key in recorded if recorded[key] != played.get(key))
+    compared = recorded if offset is None else _OF_ACTIONS
+    differing = sorted(key for key in compared if recorded[key] != played.get(key))
     if as_json:
-        print_json({"run": run, "same": not differing, "differing": differing, "recorded": recorded, "played": played})
+        print_json(
+            {
+                "run": run,
+                "from": source,
+                "same": not differing,
+                "differing": differing,
+                "recorded": recorded,
+                "played": played,
+            }
+        )
     elif not differing:
         returns = ", ".join(f"{agent} {number(value)}" for agent, value in played["returns"].items())
         say(
@@ -67,7 +89,8 @@ def command(
         if "numerics" in differing:
             say("  the numerics differ: another machine, library or version computes other numbers")
     if not as_json:
-        say((f"run {short(run)}; steps and video are in {folder_of_run}", "bright_black"))
+        what = "the policies were asked again" if offset is None else "the recorded actions were played"
+        say((f"{what}; run {short(run)}, with its video, is in {folder_of_run}", "bright_black"))
     raise typer.Exit(FAILED if differing else 0)
 
 
@@ -94,11 +117,14 @@ def _play(bus: Bus, run: str) -> dict[str, Any]:
         watched = [Watched(run)]
         wait_until_done(view, watched, lambda: None)
     state = watched[0].state
-    if state is None or state.state is not RunStateName.SUCCEEDED:
+    found = []
+    if state is not None and state.attempt:
+        rows = bus.request("telemetry", Events(run=run, attempt=state.attempt, kinds=["episode"])).rows
+        found = [record for row in rows if (record := read_event(row["line"])) is not None]
+    # The run of an episode that came out differently has failed, and has a record.
+    if state is None or (state.state is not RunStateName.SUCCEEDED and not found):
         lines = outcome_lines(bus, state) if state else [f"run {run} is gone"]
         raise CliError(f"the episode could not be played: {lines[0]}", "\n".join(lines[1:]))
-    rows = bus.request("telemetry", Events(run=run, attempt=state.attempt, kinds=["episode"])).rows
-    found = [record for row in rows if (record := read_event(row["line"])) is not None]
     if len(found) != 1:
         raise CliError(f"run {short(run)} wrote {len(found)} records instead of one")
     return found[0]

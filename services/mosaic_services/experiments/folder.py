@@ -1,23 +1,27 @@
-"""The folder of an experiment: experiment.json, episodes.jsonl, and state.json, which the operator service keeps."""
+"""The folder of an experiment: its plan, records, steps and videos, and the operator service's state.json."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from mosaic_services.experiments.errors import FolderError
 from mosaic_services.experiments.records import Records, sort_key
+from mosaic_services.experiments.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["ExperimentFolder"]
 
 _FOLDER_MODE = 0o700
+_VIDEOS = "videos"
 
 
 class ExperimentFolder:
@@ -83,6 +87,27 @@ class ExperimentFolder:
         ordered = sorted(lines, key=sort_key)
         if ordered != lines or not lines:
             self._replace(self.episodes, b"".join(ordered))
+
+    def keep_videos(self, videos: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+        """Copy videos from the folders of shards, which may be deleted; return where they are now."""
+        kept: dict[str, dict[int, str]] = {lineup: dict(paths) for lineup, paths in videos.items()}
+        for lineup, paths in kept.items():
+            # Two lineups may differ only in what no file can be called.
+            slug = f"{re.sub(r'[^A-Za-z0-9]+', '-', lineup)[:40]}-{hashlib.sha256(lineup.encode()).hexdigest()[:8]}"
+            for episode, path in paths.items():
+                source = Path(path)
+                if source.is_absolute() and source.is_file():
+                    (self.path / _VIDEOS).mkdir(exist_ok=True)
+                    paths[episode] = f"{_VIDEOS}/{slug}-{episode}{source.suffix}"
+                    shutil.copyfile(source, self.path / paths[episode])
+        return kept
+
+    def keep_steps(self, attempts: Iterable[Path]) -> None:
+        """Gather the steps of all episodes from the folders of shards."""
+        with self.episodes.open("rb") as file:
+            records = map(orjson.loads, file)
+            hashes = {(record["lineup"], record["episode"]): record.get("action_hash") for record in records}
+        Steps(self.path).gather(attempts, hashes)
 
     def clear(self) -> None:
         """Remove everything."""

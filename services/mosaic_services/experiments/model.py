@@ -202,7 +202,7 @@ class Experiment(Part):
     target: float | None = Field(
         default=None, allow_inf_nan=False, description="score that the report's optimality gap refers to"
     )
-    steps: bool = Field(default=False, description="also record every step, in steps.jsonl of each shard")
+    steps: bool = Field(default=False, description="also record every step, in steps.jsonl")
     lanes: Whole = Field(default=16, ge=1, le=1024, description="episodes that a shard plays at the same time")
     exact: bool = Field(default=False, description="refuse results of hosts whose numerics differ")
     shards: Annotated[Whole, Field(ge=1, le=1000)] | None = Field(

@@ -1,14 +1,13 @@
-"""Where a result comes from: versions, environments, numerics, machine, and the command that repeats it."""
+"""Where a result comes from: the code, the hosts with their hardware and environments, and numerics."""
 
 from __future__ import annotations
 
-import os
-import platform
 import subprocess
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field
 
 from mosaic_worker.events import Kind, read_line
 
@@ -23,40 +22,37 @@ __all__ = ["Found", "complete"]
 _GIT_S = 5.0
 
 
-@dataclass
-class Found:
-    """What the events of shards tell besides episodes: versions of libraries, and videos."""
+class Found(BaseModel):
+    """What the events of shards tell besides episodes. Kept in state.json, as the place up to which they were read."""
 
-    libraries: dict[str, Any] = field(default_factory=dict)
-    videos: dict[tuple[str, int], str] = field(default_factory=dict)
+    # By host: its hardware, and the environments that played there.
+    hosts: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    # By lineup and episode: a path, below the experiment's folder once the experiment has ended.
+    videos: dict[str, dict[int, str]] = Field(default_factory=dict)
 
-    def take(self, line: str, folder: Path) -> None:
-        """Take in an event of a shard whose attempt has that folder."""
+    def take(self, line: str, host: str | None, folder: Path) -> None:
+        """Take in an event of a shard on a host, whose attempt has that folder."""
         event = read_line(line)
         info = event.fields.get("info")
-        if event.kind == Kind.RUN_STARTED:
-            versions = event.fields.get("versions")
-            self.libraries |= versions if isinstance(versions, dict) else {}
+        if event.kind == Kind.RUN_STARTED and host is not None:
+            machine, environments = (_map(event.fields.get(name)) for name in ("machine", "environments"))
+            self.hosts[host] = _join(self.hosts.get(host), {**machine, "environments": environments})
         elif event.path is not None and isinstance(info, dict) and "episode" in info and "lineup" in info:
-            self.videos[str(info["lineup"]), int(info["episode"])] = str(folder / event.path)
+            self.videos.setdefault(str(info["lineup"]), {})[int(info["episode"])] = str(folder / event.path)
 
 
 def complete(plan: Mapping[str, Any], records: Records, state: ExperimentState, found: Found) -> dict[str, Any]:
     """Return the plan with what is known once it was played, by this start or an earlier one."""
-    known = plan.get("provenance", {})
-    hosts = sorted({*known.get("hosts", []), *(each.host for each in state.shards if each.host)})
+    known = _map(_map(plan.get("provenance")).get("hosts"))
+    names = sorted({*known, *found.hosts, *(each.host for each in state.shards if each.host)})
+    hosts = {name: _join(known.get(name), found.hosts.get(name, {})) for name in names}
     videos = {(each["lineup"], each["episode"]): each["path"] for each in plan.get("videos_recorded", [])}
+    videos |= {(lineup, number): path for lineup, paths in found.videos.items() for number, path in paths.items()}
     provenance = {
         "mosaic": version("mosaic-services"),
         "commit": _commit(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cpus": os.cpu_count(),
         "hosts": hosts,
-        "environments": plan.get("environments", {}),
-        "libraries": {**known.get("libraries", {}), **found.libraries},
-        "numerics": {name: sorted(found) for name, found in sorted(records.numerics.items())},
+        "numerics": {name: sorted(prints) for name, prints in sorted(records.numerics.items())},
         "failures": dict(records.kinds),
         "lost_shards": state.lost,
         "conflicts": state.conflicts,
@@ -66,14 +62,23 @@ def complete(plan: Mapping[str, Any], records: Records, state: ExperimentState, 
         "provenance": provenance,
         "state": state.state.value,
         "reason": state.reason,
-        "hosts": hosts,
+        "hosts": names,
         "shards": len(state.shards) or plan.get("shards"),
         "elapsed_s": round((state.ended_at or state.started_at) - state.started_at, 3),
         "videos_recorded": [
-            {"lineup": lineup, "episode": episode, "path": path}
-            for (lineup, episode), path in sorted((videos | found.videos).items())
+            {"lineup": lineup, "episode": episode, "path": path} for (lineup, episode), path in sorted(videos.items())
         ],
     }
+
+
+def _join(known: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """Add what a shard tells of a host to what others told."""
+    environments = {**_map((known or {}).get("environments")), **_map(new.get("environments"))}
+    return {**(known or {}), **new, "environments": environments}
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _commit() -> str | None:
@@ -89,12 +94,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return found or platform.processor()

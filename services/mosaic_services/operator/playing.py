@@ -54,6 +54,7 @@ class Playing:
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
         epoch: int,
         runs: Path,
+        found: Found | None = None,
     ) -> None:
         self.folder = folder
         self.machine = machine
@@ -67,7 +68,7 @@ class Playing:
         self._over = asyncio.Event()
         self._published = (-1, 0.0)
         # What shards report besides episodes.
-        self._found = Found()
+        self._found = found or Found()
 
     @property
     def state(self) -> ExperimentState:
@@ -96,6 +97,7 @@ class Playing:
         return {
             "progress": self.machine.progress.model_dump(mode="json"),
             "summary": self._decided.model_dump(mode="json"),
+            "found": self._found.model_dump(mode="json"),
         }
 
     async def run(self) -> None:
@@ -180,6 +182,12 @@ class Playing:
 
     def _finish(self) -> None:
         self.folder.sort()
+        self._found.videos = self.folder.keep_videos(self._found.videos)
+        if self.machine.plan["steps"]:
+            shards = self.machine.progress.shards
+            self.folder.keep_steps(
+                path.parent for each in shards for path in (self._runs / each.run).glob("*/steps.jsonl")
+            )
         self.folder.write_plan(complete(self.machine.plan, self.machine.records, self._decided, self._found))
         self.folder.write_state(self._document())
 
@@ -214,6 +222,7 @@ class Playing:
         lines: list[str] = []
         position: int | None = wanted.start
         end = wanted.start
+        host = next((each.host for each in self.machine.progress.shards if each.run == wanted.run), None)
         while position is not None and not self._over.is_set():
             command = Events(
                 run=wanted.run,
@@ -238,7 +247,7 @@ class Playing:
                 if row["event"] == "episode":
                     lines.append(row["line"])
                 else:
-                    self._found.take(row["line"], self._runs / wanted.run / str(max(1, wanted.attempt)))
+                    self._found.take(row["line"], host, self._runs / wanted.run / str(max(1, wanted.attempt)))
                 end = row["number"] + 1
             position = page.next
         self.feed(

@@ -22,10 +22,9 @@ from mosaic_services.experiments.shards import cut, default_shards, missing
 from mosaic_services.operator.resolution import resolve
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mosaic_bus.client import BusClient
     from mosaic_bus.commands import HostList, PlanExperiment, StartExperiment
+    from mosaic_services.home import StackHome
 
 __all__ = ["Prepared", "prepare", "read_fields"]
 
@@ -61,17 +60,17 @@ class Prepared:
 
 
 async def prepare(
-    bus: BusClient, experiments: Path, command: StartExperiment | PlanExperiment, *, restart: bool
+    bus: BusClient, home: StackHome, command: StartExperiment | PlanExperiment, *, restart: bool
 ) -> Prepared:
     """Check a command and find out what is missing; refuse it if it cannot be played."""
     experiment = read_fields(command.experiment)
     _require_no_person(experiment)
     hosts = await bus.request("scheduler", Hosts(), timeout=_ANSWER_S)
     requires = _only_on(command.hosts, hosts)
-    resolved, notes = await resolve(bus, experiment.operators)
+    resolved, notes = await resolve(bus, experiment.operators, home.runs)
     plan = make_plan(experiment, resolved)
     names = [each["name"] for each in plan["lineups"]]
-    folder = ExperimentFolder(experiments / experiment.name)
+    folder = ExperimentFolder(home.experiments / experiment.name)
     try:
         old = None if restart else folder.read_plan()
         keep = plan["until"] is not None
@@ -86,7 +85,6 @@ async def prepare(
             raise CommandRefusedError(RefusalCode.EXPERIMENT_CHANGED, text, RefusalDetails(problems=problems))
         plan, more = extend(old, plan)
         notes += more
-    plan["environments"] = _environments(plan, hosts)
     wanted = wanted_at_first(plan, names)
     if plan["until"] is not None:
         # Looks that an earlier start has passed are not repeated.
@@ -132,17 +130,3 @@ def _only_on(wanted: list[str], hosts: HostList) -> list[str]:
 
 def _cpus(hosts: HostList, wanted: list[str]) -> float:
     return sum(each.total.cpus for each in hosts.hosts if not wanted or each.host in wanted)
-
-
-def _environments(plan: dict[str, Any], hosts: HostList) -> dict[str, dict[str, str]]:
-    """Fingerprints of the environments that play, by host: they change with every lock and every line of code."""
-    used = {("arena", plan["environment"]["profile"])}
-    used |= {(each["worker"], each["profile"]) for each in plan["operators"].values()}
-    return {
-        host.host: {
-            f"{each.worker}/{each.profile}": each.fingerprint
-            for each in host.environments
-            if (each.worker, each.profile) in used and each.fingerprint
-        }
-        for host in hosts.hosts
-    }

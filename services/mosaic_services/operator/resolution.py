@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from mosaic_bus.commands import Checkpoints, Show
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
+from mosaic_services.attempt_folder.layout import ATTEMPT
 from mosaic_services.checkpoint_references import FORM, is_reference, parse, pick
 
 if TYPE_CHECKING:
@@ -20,17 +24,19 @@ __all__ = ["resolve"]
 _ANSWER_S = 10.0
 
 
-async def resolve(bus: BusClient, operators: Mapping[str, Operator]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+async def resolve(
+    bus: BusClient, operators: Mapping[str, Operator], runs: Path
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """For each operator that names a run: the exact checkpoint, and where it comes from. Also notes for the user."""
     found, notes = {}, []
     for name, operator in operators.items():
         if operator.checkpoint is not None and is_reference(operator.checkpoint):
-            found[name], note = await _resolve(bus, name, operator.checkpoint)
+            found[name], note = await _resolve(bus, name, operator.checkpoint, runs)
             notes += note
     return found, notes
 
 
-async def _resolve(bus: BusClient, name: str, reference: str) -> tuple[dict[str, Any], list[str]]:
+async def _resolve(bus: BusClient, name: str, reference: str, runs: Path) -> tuple[dict[str, Any], list[str]]:
     field = f"operators.{name}.checkpoint"
     parsed = parse(reference)
     if parsed is None:
@@ -47,6 +53,7 @@ async def _resolve(bus: BusClient, name: str, reference: str) -> tuple[dict[str,
         "algorithm": _algorithm(shown.spec.config),
         "training_seed": shown.spec.config.get("seed"),
         "training_worker": run.worker,
+        "training_packages": _packages(runs / run.run / str(run.attempt)),
     }
     saved = []
     try:
@@ -65,6 +72,15 @@ async def _resolve(bus: BusClient, name: str, reference: str) -> tuple[dict[str,
         [] if chosen else [f"operator {name} waits for the {parsed[1]} checkpoint of {run.name}, which is {run.state}"]
     )
     return {"checkpoint": f"run:{run.run}@{parsed[1]}", **origin}, notes
+
+
+def _packages(attempt: Path) -> str | None:
+    """The environment of packages that a training ran in, named by the hash of its lock; None if that is not here."""
+    try:
+        interpreter = orjson.loads((attempt / ATTEMPT).read_bytes())["argv"][0]
+    except (OSError, orjson.JSONDecodeError, KeyError, IndexError, TypeError):
+        return None
+    return Path(str(interpreter)).parent.parent.name
 
 
 def _algorithm(config: Mapping[str, Any]) -> str | None:

@@ -36,6 +36,7 @@ from mosaic_bus.service import Service
 from mosaic_bus.wording import near_names
 from mosaic_services.experiments.errors import FolderError
 from mosaic_services.experiments.folder import ExperimentFolder
+from mosaic_services.experiments.provenance import Found
 from mosaic_services.operator import events
 from mosaic_services.operator.documents import ReportDesk, check_text, read_text
 from mosaic_services.operator.looking import decide
@@ -76,7 +77,7 @@ class OperatorService(Service):
         self.handle(Experiments, self._on_experiments)
         self.handle(CheckExperiment, self._on_check)
         self.handle(WriteReport, self._on_report)
-        desk = SessionDesk(self.bus)
+        desk = SessionDesk(self.bus, self.home.runs)
         self.handle(OpenSession, desk.open)
         self.handle(TellSession, desk.tell)
         self.handle(CloseSession, desk.close)
@@ -113,16 +114,17 @@ class OperatorService(Service):
             if progress.state.final:
                 self._ended[folder.name] = ExperimentState.model_validate(stored["summary"])
                 return
+            found = Found.model_validate(stored.get("found", {}))
             records = await asyncio.to_thread(folder.read_records, keep=plan["until"] is not None)
         except (FolderError, ValidationError, KeyError, OSError) as error:
             self._counts["unreadable"] += 1
             _log.warning("experiment cannot be read", folder=str(folder.path), reason=str(error))
             return
         machine = ExperimentMachine(plan, records, progress, _new_id, decide)
-        self._play(folder, machine).apply(machine.resume())
+        self._play(folder, machine, found).apply(machine.resume())
 
-    def _play(self, folder: ExperimentFolder, machine: ExperimentMachine) -> Playing:
-        playing = Playing(self.bus, folder, machine, self.spawn, self.epoch, self.home.runs)
+    def _play(self, folder: ExperimentFolder, machine: ExperimentMachine, found: Found | None = None) -> Playing:
+        playing = Playing(self.bus, folder, machine, self.spawn, self.epoch, self.home.runs, found)
         self._playing[folder.name] = playing
         self._ended.pop(folder.name, None)
         self.spawn(self._play_to_the_end(playing), f"play {folder.name}")
@@ -146,7 +148,7 @@ class OperatorService(Service):
             if name in self._playing:
                 said = f"experiment {name} is being played; stop it first, or follow it"
                 raise CommandRefusedError(RefusalCode.ALREADY_RUNNING, said, RefusalDetails(value=name))
-            prepared = await prepare(self.bus, self.home.experiments, command, restart=command.restart)
+            prepared = await prepare(self.bus, self.home, command, restart=command.restart)
             folder, plan = prepared.folder, {**prepared.plan, "command": command.command}
             if command.restart:
                 await asyncio.to_thread(folder.clear)
@@ -170,7 +172,7 @@ class OperatorService(Service):
         return playing.state
 
     async def _on_plan(self, command: PlanExperiment) -> ExperimentPlan:
-        return (await prepare(self.bus, self.home.experiments, command, restart=False)).describe()
+        return (await prepare(self.bus, self.home, command, restart=False)).describe()
 
     async def _on_stop(self, command: StopExperiment) -> Ack:
         playing = self._playing.get(command.experiment)

@@ -35,6 +35,8 @@ from mosaic_services.operator.preparation import read_fields
 from mosaic_services.operator.resolution import resolve
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mosaic_bus.client import BusClient
     from mosaic_bus.commands import RunDetail
 
@@ -48,13 +50,14 @@ _PAGE = 1000
 class SessionDesk:
     """Opens sessions and passes commands on to them."""
 
-    def __init__(self, bus: BusClient) -> None:
+    def __init__(self, bus: BusClient, runs: Path) -> None:
         self._bus = bus
+        self._runs = runs
 
     async def open(self, command: OpenSession) -> Session:
         """Submit the run of a session."""
         experiment = read_fields(command.experiment)
-        resolved, _ = await resolve(self._bus, experiment.operators)
+        resolved, _ = await resolve(self._bus, experiment.operators, self._runs)
         plan = make_plan(experiment, resolved)
         if len(plan["lineups"]) > MOST_BOARDS:
             said = f"a session has at most {MOST_BOARDS} boards, not {len(plan['lineups'])}"

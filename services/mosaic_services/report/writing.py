@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic_services.report.analysis import analyse
@@ -18,6 +17,7 @@ from mosaic_services.report.texts import episodes_csv, latex, markdown, pairs_cs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from mosaic_services.report.analysis import Analysis
 
@@ -55,7 +55,7 @@ def write_report(
     try:
         (fresh / "episodes").mkdir(parents=True)
         (fresh / "figures").mkdir()
-        _write(folder, fresh, found, _copy_videos(found, fresh), trainings, rerun)
+        _write(folder, fresh, found, _copy_videos(folder, found, fresh), trainings, rerun)
     except OSError as error:
         raise ReportError(f"cannot write {target}: {error.strerror or error}") from error
     shutil.rmtree(target, ignore_errors=True)
@@ -92,13 +92,13 @@ def _write(
     (fresh / _MARK).write_bytes(summary(found))
 
 
-def _copy_videos(found: Analysis, fresh: Path) -> Videos:
+def _copy_videos(folder: Path, found: Analysis, fresh: Path) -> Videos:
     """Copy the videos that are on this machine, so that the folder can be moved; count the others."""
     videos: Videos = {}
     missing = 0
     for each in found.experiment.get("videos_recorded") or ():
         entry: Mapping[str, Any] = each
-        name, number, path = str(entry.get("lineup")), entry.get("episode"), Path(str(entry.get("path")))
+        name, number, path = str(entry.get("lineup")), entry.get("episode"), folder / str(entry.get("path"))
         if name not in found.plays or not isinstance(number, int) or not path.is_file():
             missing += 1
             continue

@@ -33,7 +33,7 @@ def replay_actions(
     context: RunContext[ArenaConfig], wanted: ReplayConfig, game: Game
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], Lane]]:
     """Play each record with the actions of steps.jsonl; yield it, the record of the replay, and the lane."""
-    actions = _actions(Path(wanted.steps or ""))
+    actions = _actions(Path(wanted.steps or ""), wanted)
     seats: dict[str, Seat] = {agent: OwnSeat("replay", agent, game, "replay") for agent in game.agents}
     lane = Lane(0, game)
     for record in wanted.records:
@@ -55,16 +55,22 @@ def replay_actions(
         yield record, lane.finish(ended or str(record["ended"])), lane
 
 
-def _actions(path: Path) -> dict[tuple[Any, Any], list[dict[str, Any]]]:
-    found: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+def _actions(path: Path, wanted: ReplayConfig) -> dict[tuple[Any, Any], list[dict[str, Any]]]:
+    """Read the steps of the episodes that are wanted, and no further."""
+    found: dict[tuple[Any, Any], list[dict[str, Any]]] = {
+        (record.get("lineup"), record.get("episode")): [] for record in wanted.records if record.get("length")
+    }
+    left = sum(record.get("length") or 0 for record in wanted.records)
     try:
-        lines = path.read_bytes().splitlines()
+        with path.open("rb") as file:
+            file.seek(wanted.offset)
+            while left > 0 and (line := file.readline()):
+                try:
+                    step = json.loads(line)
+                    found[step["lineup"], step["episode"]].append(step)
+                except (ValueError, KeyError, TypeError):
+                    continue  # another episode, or a line that was cut off
+                left -= 1
     except OSError as error:
         raise ConfigError(f"replay.steps: {str(path)!r} cannot be read: {error.strerror}") from error
-    for line in lines:
-        try:
-            step = json.loads(line)
-            found.setdefault((step["lineup"], step["episode"]), []).append(step)
-        except (ValueError, KeyError, TypeError):
-            continue  # a line that was cut off
-    return found
+    return {key: steps for key, steps in found.items() if steps}

@@ -1,13 +1,10 @@
 """Plays a shard: every lineup, every episode that is not there yet."""
 
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
-
-import gymnasium
 
 from arena_worker.actions import Moves
 from arena_worker.config import ArenaConfig, LineupConfig, ReplayConfig
@@ -15,6 +12,7 @@ from arena_worker.games import Game, make_game
 from arena_worker.lanes import Lane
 from arena_worker.policies import Policies, RefusedError, SpentError
 from arena_worker.probe import look_around
+from arena_worker.provenance import environments, machine, versions
 from arena_worker.records import EPISODES, Records
 from arena_worker.replay import ReplayError, compare, replay_actions
 from arena_worker.seats import PolicySeat, Seat
@@ -177,7 +175,9 @@ class Shard:
             seed=config.seeds.root,
             total_episodes=episodes,
             task=f"{', '.join(lineup.name for lineup in config.lineups)} on {config.environment.id}",
-            versions=_versions(),
+            versions=versions(),
+            machine=machine(),
+            environments=environments(self._context.uses),
         )
 
     def _plans(self) -> Iterator[tuple[LineupConfig, list[int]]]:
@@ -300,15 +300,3 @@ def _numerics(seats: dict[str, Seat]) -> dict[str, str]:
         if seat.fingerprint not in prints:
             prints.append(seat.fingerprint)
     return {operator: "+".join(prints) for operator, prints in found.items()}
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - once per run
-
-    found = {"python": platform.python_version(), "gymnasium": gymnasium.__version__}
-    for package in ("numpy", "pettingzoo", "mpe2", "minigrid", "ale-py", "mujoco"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
