@@ -7,8 +7,6 @@ import sys
 import gymnasium
 import minigrid  # noqa: F401 - registers its environments
 import numpy as np
-from arena_worker.config import EnvironmentConfig
-from arena_worker.games import make_game
 from mpe2 import (
     simple_crypto_v3,
     simple_push_v3,
@@ -228,16 +226,15 @@ def world_comm(world, bodies, name):
 
 def maps():
     for env_id in ("FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v3", "CliffWalking-v1"):
-        game = make_game(EnvironmentConfig(id=env_id))
-        about, env = game.about(), game.env
-        rules = describer_of(scene(env_id, env, None, [], map=about.get("map", ()))).rules.splitlines()
+        env = gymnasium.make(env_id)
         inner = env.unwrapped
-        if env_id.startswith("Cliff"):
+        drawn = ["".join(cell.decode() for cell in row) for row in getattr(inner, "desc", ())]
+        rules = describer_of(scene(env_id, env, None, [], map=drawn)).rules.splitlines()
+        if drawn:
+            same("maps", rules[-len(drawn) :], drawn)
+        else:
             cliff = ["".join("C" if cell else "." for cell in row) for row in inner._cliff]
             same("maps", [row.replace("S", ".").replace("G", ".") for row in rules[-4:]], cliff)
-        else:
-            drawn = ["".join(cell.decode() for cell in row) for row in inner.desc]
-            same("maps", rules[-len(drawn) :], drawn)
 
 
 def others():

@@ -74,6 +74,9 @@ def test_agents_play_grids_boards_teams_and_numbers_and_records_say_what_it_cost
     assert "In the step before, your teammate agent_1 did" in said
     records, _ = arena.play("numbers", "Pendulum-v1", {"llm": arena.llm(server)}, environment=SHORT, episodes=1)
     assert only(records)["failures"] == []
+    records, _ = arena.play("map", "FrozenLake-v1", {"llm": arena.llm(server)}, environment=SHORT, episodes=1)
+    assert only(records)["failures"] == []
+    assert "SFFF\\nFHFH\\nFFFH\\nHFFG" in json.dumps(server.stats()["bodies"])
 
 
 def test_records_do_not_depend_on_lanes_and_a_rerun_makes_no_call(arena):
