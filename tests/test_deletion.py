@@ -8,11 +8,15 @@ import subprocess
 import sys
 
 import pytest
+from mosaic_cli import Cli
 from stack import Stack, wait_until
 
-from mosaic_bus import CommandRefusedError
-from mosaic_bus.commands import Check, Delete, Events, Files, ReadFile, Runs, Show, Summaries
+from mosaic_bus import CommandRefusedError, topics
+from mosaic_bus.commands import Check, Delete, Events, Files, ReadFile, Runs, Show, ShowExperiment, Summaries
+from mosaic_bus.messages import ExperimentState, ExperimentStateName
 from mosaic_services.cli.main import main
+from mosaic_services.experiments.folder import ExperimentFolder
+from mosaic_services.operator.progress import Progress
 
 HOST = Stack.service_name("supervisor")
 
@@ -95,6 +99,45 @@ def test_prune_and_delete_on_the_command_line(stack, capsys):
     finally:
         sys.argv = sys_argv
     assert "is not an age" in capsys.readouterr().err
+
+
+def test_experiment_is_deleted_with_the_runs_of_its_shards(stack):
+    """Its records are written by hand; the runs of its shards are those of the stress worker."""
+    shard, old, other = (finished(stack, name=f"trial{end}", group="eval-trial") for end in ("-shard0", "-shard7", "s"))
+    folder = ExperimentFolder(stack.home.experiments / "trial")
+    folder.write_plan({"name": "trial", "group": "eval-trial", "until": None})
+    folder.append([b"{}\n"])
+    progress = Progress(state=ExperimentStateName.FINISHED)
+    summary = ExperimentState(
+        experiment="trial", state=progress.state, done=1, wanted=1, lineups=[], started_at=1.0, version=1
+    )
+    folder.write_state({"progress": progress.model_dump(mode="json"), "summary": summary.model_dump(mode="json")})
+    stack.kill_and_restart("operator")
+    stack.wait_for("operator")
+    cli = Cli(stack.home.path)
+    said = cli("experiments", "delete", "trial", "--dry-run").stdout
+    assert "would delete trial, 1 episodes" in said
+    assert "trial-shard0" in said
+    assert folder.episodes.exists()
+
+    # A run that another one needs is kept, and the experiment with it.
+    waits = stack.submit(after=[shard], config={"events": 1}, requires=["nowhere"], wait_for_host=True)
+    assert "1 runs are kept" in cli("experiments", "delete", "trial", code=2).stderr
+    assert folder.episodes.exists()
+    assert refused(stack, "scheduler", Show(run=old)) == "unknown_run"
+    stack.cancel(waits)
+    stack.wait_final(waits)
+
+    heard = stack.bus.subscribe(topics.EXPERIMENT_STATES, max_queue=10)
+    answer = cli.json("experiments", "delete", "trial")
+    assert (answer["deleted"], [each["run"] for each in answer["runs"]["deleted"]]) == (True, [shard])
+    message = stack.bus.wait_for(heard, 60)
+    assert message is not None
+    assert message.payload["state"] == "deleted"
+    stack.bus.unsubscribe(heard)
+    assert not folder.path.exists()
+    assert stack.show(other).run.state == "succeeded"
+    assert refused(stack, "operator", ShowExperiment(experiment="trial")) == "unknown_experiment"
 
 
 def test_check_says_what_submit_would_say(stack):

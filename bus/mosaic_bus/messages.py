@@ -515,6 +515,7 @@ class ExperimentStateName(StrEnum):
     FINISHED = "finished"
     STOPPED = "stopped"
     FAILED = "failed"
+    DELETED = "deleted"
 
     @property
     def final(self) -> bool:

@@ -12,6 +12,8 @@ from mosaic_bus.commands.common import (
 from mosaic_bus.commands.operator import (
     CheckExperiment,
     CloseSession,
+    DeletedExperiment,
+    DeleteExperiment,
     ExperimentCheck,
     ExperimentList,
     ExperimentPlan,
@@ -129,7 +131,9 @@ __all__ = [
     "Curve",
     "Decision",
     "Delete",
+    "DeleteExperiment",
     "DeleteResult",
+    "DeletedExperiment",
     "DeletedRun",
     "Describe",
     "Description",

@@ -8,13 +8,15 @@ from pydantic import Field, model_validator
 from ulid import ULID
 
 from mosaic_bus.commands.common import Ack, Command, Query
-from mosaic_bus.commands.scheduler import RUN_ID
+from mosaic_bus.commands.scheduler import RUN_ID, DeleteResult
 from mosaic_bus.messages import ExperimentState, Model, Whole
 from mosaic_bus.refusals import Problem
 
 __all__ = [
     "CheckExperiment",
     "CloseSession",
+    "DeleteExperiment",
+    "DeletedExperiment",
     "ExperimentCheck",
     "ExperimentList",
     "ExperimentName",
@@ -91,6 +93,29 @@ class StopExperiment(Command[Ack]):
     result: ClassVar[type[Model]] = Ack
     experiment: ExperimentName
     reason: str = Field(default="stopped by a user", max_length=200)
+
+
+class DeletedExperiment(Model):
+    """An experiment that was deleted, or would be, with its runs."""
+
+    experiment: str
+    deleted: bool = Field(description="false if it is kept since some of its runs are, or with `dry_run`")
+    episodes: int
+    bytes: Whole = Field(description="of its folder, without its runs")
+    runs: DeleteResult
+
+
+class DeleteExperiment(Command[DeletedExperiment]):
+    """Delete an experiment that is not being played: its records, its report and videos, and the runs of its shards.
+
+    If a run has to be kept, so is the experiment. Refused with `unknown_experiment`, `not_final`.
+    """
+
+    name: ClassVar[str] = "delete_experiment"
+    result: ClassVar[type[Model]] = DeletedExperiment
+    experiment: ExperimentName
+    keep_runs: bool = Field(default=False, description="leave the runs of its shards")
+    dry_run: bool = Field(default=False, description="only say what would be deleted")
 
 
 class ShowExperiment(Query[ExperimentState]):

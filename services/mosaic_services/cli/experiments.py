@@ -1,4 +1,4 @@
-"""`mosaic experiments`: lists, shows and stops experiments."""
+"""`mosaic experiments`: lists, shows, stops and deletes experiments."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from mosaic_bus.commands import Experiments, ShowExperiment, StopExperiment
+from mosaic_bus.commands import DeleteExperiment, Experiments, ShowExperiment, StopExperiment
 from mosaic_bus.messages import ExperimentState
 from mosaic_bus.wording import did_you_mean
+from mosaic_services.cli.delete import ANSWER_S
+from mosaic_services.cli.display.deleted import print_deleted, require_none_kept
 from mosaic_services.cli.display.output import (
     ago,
     console,
@@ -19,6 +21,7 @@ from mosaic_services.cli.display.output import (
     print_json,
     say,
     short,
+    size,
     state_text,
     table,
 )
@@ -118,6 +121,30 @@ def stop(name: _NAME) -> None:
     """Stop an experiment; its records stay, and `mosaic eval` plays the rest."""
     with current.connect() as bus:
         say(bus.request("operator", StopExperiment(experiment=name)).note)
+
+
+@_command("delete")
+def delete(
+    name: _NAME,
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Leave the runs of its shards.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    as_json: _JSON = False,
+) -> None:
+    """Delete an experiment with its records, report, videos and the runs of its shards. It cannot be undone.
+
+    An experiment that is being played is refused; one of which a run has to be kept is kept.
+    """
+    with current.connect() as bus:
+        asked = DeleteExperiment(experiment=name, keep_runs=keep_runs, dry_run=dry_run)
+        answer = bus.request("operator", asked, timeout=ANSWER_S)
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+        require_none_kept(answer.runs)
+        return
+    done = "keeps" if answer.runs.kept else "would delete" if dry_run else "deleted"
+    say(f"{done} {name}, {answer.episodes:,} episodes, {size(answer.bytes / 2**20)}")
+    if not keep_runs:
+        print_deleted(answer.runs, dry_run=dry_run, as_json=False)
 
 
 def known() -> list[ExperimentState]:

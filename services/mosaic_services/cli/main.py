@@ -69,7 +69,7 @@ COMMANDS = {
     "export": _Entry("Write a run's data to Parquet files.", _RUNS),
     "open-tensorboard": _Entry("Show runs in TensorBoard, under their names.", _RUNS),
     "eval": _Entry("Play an experiment: operators under the same seeds, in parallel.", _EXPERIMENTS),
-    "experiments": _Entry("List, show and stop experiments.", _EXPERIMENTS, ("list", "show", "stop")),
+    "experiments": _Entry("List, show, stop and delete experiments.", _EXPERIMENTS, ("list", "show", "stop", "delete")),
     "replay": _Entry("Play an episode of an experiment again, and check that it is the same.", _EXPERIMENTS),
     "play": _Entry("Play by hand, or watch operators side by side, in the terminal.", _EXPERIMENTS),
     "report": _Entry("Write the report of an experiment: pages, tables, figures.", _EXPERIMENTS),

@@ -12,7 +12,7 @@ from mosaic_bus import topics
 from mosaic_bus.client.follower import Follower
 from mosaic_bus.commands import Events, Logs, Series
 from mosaic_bus.errors import CommandRefusedError
-from mosaic_bus.messages import BuildProgress, ExperimentState, ServiceState, StoredPositions
+from mosaic_bus.messages import BuildProgress, ExperimentState, ExperimentStateName, ServiceState, StoredPositions
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_services.gateway.frames import Frames
 
@@ -117,6 +117,8 @@ class Hub:
                 elif message.topic.startswith(topics.EXPERIMENT_STATES):
                     experiment = ExperimentState.model_validate(message.payload)
                     self.experiments[experiment.experiment] = experiment
+                    if experiment.state is ExperimentStateName.DELETED:
+                        del self.experiments[experiment.experiment]
                     self.revision += 1
                 else:
                     progress = BuildProgress.model_validate(message.payload)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from ulid import ULID
 
+from mosaic_bus import topics
 from mosaic_bus.commands import (
     Ack,
     CheckExperiment,
     CloseSession,
+    DeletedExperiment,
+    DeleteExperiment,
     ExperimentCheck,
     ExperimentList,
     ExperimentPlan,
@@ -30,7 +33,7 @@ from mosaic_bus.commands import (
 )
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
-from mosaic_bus.messages import ExperimentState
+from mosaic_bus.messages import ExperimentState, ExperimentStateName
 from mosaic_bus.refusals import RefusalCode, RefusalDetails
 from mosaic_bus.service import Service
 from mosaic_bus.wording import near_names
@@ -38,6 +41,7 @@ from mosaic_services.experiments.errors import FolderError
 from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.experiments.provenance import Found
 from mosaic_services.operator import events
+from mosaic_services.operator.deletion import delete
 from mosaic_services.operator.documents import ReportDesk, check_text, read_text
 from mosaic_services.operator.looking import decide
 from mosaic_services.operator.machine import ExperimentMachine
@@ -73,6 +77,7 @@ class OperatorService(Service):
         self.handle(StartExperiment, self._on_start)
         self.handle(PlanExperiment, self._on_plan)
         self.handle(StopExperiment, self._on_stop)
+        self.handle(DeleteExperiment, self._on_delete)
         self.handle(ShowExperiment, self._on_show)
         self.handle(Experiments, self._on_experiments)
         self.handle(CheckExperiment, self._on_check)
@@ -183,6 +188,20 @@ class OperatorService(Service):
             raise CommandRefusedError(RefusalCode.ALREADY_FINAL, said, details)
         playing.feed(events.StopAsked(time.time(), command.reason))
         return Ack(note=f"stops; {playing.state.done:,} of {playing.state.wanted:,} episodes are recorded")
+
+    async def _on_delete(self, command: DeleteExperiment) -> DeletedExperiment:
+        async with self._starting:
+            name = command.experiment
+            state = self._find(name)
+            if name in self._playing:
+                said = f"experiment {name} is being played: stop it first"
+                raise CommandRefusedError(RefusalCode.NOT_FINAL, said, RefusalDetails(state=state.state.value))
+            answer = await delete(self.bus, ExperimentFolder(self.home.experiments / name), state, command)
+            if answer.deleted:
+                del self._ended[name]
+                gone = state.model_copy(update={"state": ExperimentStateName.DELETED, "version": state.version + 1})
+                self.bus.publish(topics.experiment_state(name), gone)
+        return answer
 
     async def _on_show(self, command: ShowExperiment) -> ExperimentState:
         return self._find(command.experiment)

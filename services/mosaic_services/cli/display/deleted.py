@@ -10,11 +10,11 @@ from mosaic_services.cli.errors import CliError
 if TYPE_CHECKING:
     from mosaic_bus.commands import DeleteResult
 
-__all__ = ["print_deleted"]
+__all__ = ["print_deleted", "require_none_kept"]
 
 
 def print_deleted(answer: DeleteResult, *, dry_run: bool, as_json: bool) -> None:
-    """Print the runs with their sizes, and why others were kept; fail if nothing could be deleted."""
+    """Print the runs with their sizes, and why others were kept; fail if some were."""
     if as_json:
         print_json(answer.model_dump(mode="json"))
     else:
@@ -25,6 +25,11 @@ def print_deleted(answer: DeleteResult, *, dry_run: bool, as_json: bool) -> None
             console().print(rows)
         total = size(sum(each.bytes for each in answer.deleted) / 2**20)
         say(f"{'would delete' if dry_run else 'deleted'} {len(answer.deleted)} runs, {total}")
+    require_none_kept(answer)
+
+
+def require_none_kept(answer: DeleteResult) -> None:
+    """Fail with the reasons why runs were kept."""
     if answer.kept:
         said = "\n".join(f"{each.name} ({short(each.run)}): {each.reason}" for each in answer.kept)
         raise CliError(f"{len(answer.kept)} runs are kept", said, code=2)
