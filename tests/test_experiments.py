@@ -220,13 +220,37 @@ def test_bad_input_is_named_and_the_rest_goes_on(arena):
     assert not (arena.home.experiments / "bad").exists()
 
 
-def test_person_plays_in_the_terminal_and_a_session_passes_commands_on(arena):
+LESSON = """\
+environment: {id: simple_spread_v3, max_steps: 4}
+operators:
+  me: {worker: human}
+  passive: {worker: baseline, behavior: passive}
+lineups:
+  - {name: mine, "*": me, agent_2: passive}
+  - {name: theirs, "*": passive}
+"""
+
+
+def test_person_plays_in_the_terminal_and_a_session_passes_commands_on(arena, tmp_path):
     cli = Cli(arena.home.path)
     moves = "4\n99\n" + "".join(f"{move}\n" for move in 3 * list(range(9)))
     played = cli("play", "tictactoe_v3", "--with", "random", "--seed", "1", stdin=moves)
     assert "legal: 0 " in played.stdout
     assert "99 is not in" in played.stdout
     assert ": over " in played.stdout
+    spread = cli("play", "simple_spread_v3", "--with", "random", stdin="no_action\n" * 40)
+    assert "agent_0 sees" in spread.stdout
+    assert "agent_1 sees" not in spread.stdout, "others are played by the operator"
+    assert ": over " in spread.stdout
+    file = tmp_path / "lesson.yaml"
+    file.write_text(LESSON)
+    lesson = cli("play", str(file), stdin="no_action\n" * 8)
+    said = [line.removeprefix("move> ") for line in lesson.stdout.splitlines()]
+    moves = [line for line in said if line.startswith("mine: step")]
+    assert all(f"{agent} plays no_action" in moves[0] for agent in ("agent_0", "agent_1"))
+    asked = [line.split()[0] for line in said if " sees " in line]
+    assert asked == ["agent_0", "agent_1"] * 4
+    assert "leave --with" in cli("play", str(file), "--with", "random", code=2).stderr
     watched = cli(
         "play", "CartPole-v1", "--watch", "--with", "random", "--with", "noop", "--seed", "3", "--rate", "200"
     )
@@ -242,6 +266,11 @@ def test_person_plays_in_the_terminal_and_a_session_passes_commands_on(arena):
             "step 2",
         ),
         (["tictactoe_v3", "--confirm"], [("[5] column 2 row 2", "5"), ("once more", "5")], "step 2"),
+        (
+            ["CartPole-v1", "--watch", "--rate", "0.1"],
+            [("[space] pause", " "), ("[space] play", "3"), ("[s] 3 steps", "p"), ("3 steps of agent", "s")],
+            "[s] step of agent … step",
+        ),
     ],
 )
 def test_person_plays_with_single_keys_in_a_terminal(arena, arguments, keys, shown):

@@ -1,11 +1,11 @@
-"""What an environment's id tells without making it: its family, and the players of two-player games."""
+"""What an environment's id tells without making it: its family, its first agent, the players of two-player games."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal
 
-__all__ = ["Family", "family_of", "players_of"]
+__all__ = ["Family", "family_of", "first_agent_of", "players_of"]
 
 Family = Literal["gymnasium", "aec", "parallel"]
 
@@ -19,6 +19,24 @@ _PLAYERS = {
     "texas_holdem": ("player_0", "player_1"),
     "texas_holdem_no_limit": ("player_0", "player_1"),
     "go": ("black_0", "white_0"),
+}
+# First agents of the other environments of PettingZoo.
+_FIRST = {
+    "cooperative_pong": "paddle_0",
+    "knights_archers_zombies": "archer_0",
+    "multiwalker": "walker_0",
+    "pistonball": "piston_0",
+    "pursuit": "pursuer_0",
+    "simple": "agent_0",
+    "simple_adversary": "adversary_0",
+    "simple_crypto": "eve_0",
+    "simple_push": "adversary_0",
+    "simple_reference": "agent_0",
+    "simple_speaker_listener": "speaker_0",
+    "simple_spread": "agent_0",
+    "simple_tag": "adversary_0",
+    "simple_world_comm": "leadadversary_0",
+    "waterworld": "pursuer_0",
 }
 # Environments of PettingZoo end in _v3; those of Gymnasium in -v3.
 _PETTINGZOO = re.compile(r"(?:.*[./])?(?P<name>[a-z][a-z0-9_]*)_v\d+")
@@ -40,3 +58,10 @@ def family_of(env_id: str) -> Family:
 def players_of(env_id: str) -> tuple[str, str] | None:
     """The two players of a known game, in the order in which they move; None for any other environment."""
     return _PLAYERS.get(_name(env_id) or "")
+
+
+def first_agent_of(env_id: str) -> str | None:
+    """The first agent of a known environment with several; None for any other."""
+    name = _name(env_id) or ""
+    players = _PLAYERS.get(name)
+    return players[0] if players is not None else _FIRST.get(name)

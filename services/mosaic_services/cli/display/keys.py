@@ -12,6 +12,7 @@ import tty
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 __all__ = ["Keys", "split"]
@@ -32,15 +33,16 @@ _NAMES = {
     "\r": "enter",
     "\n": "enter",
     "\x7f": "escape",
-    "k": "up",
-    "j": "down",
 }
+_LETTERS = {"k": "up", "j": "down"}
 
 
 class Keys:
     """A context in which keys are read; afterwards the terminal is restored. Without a terminal there are no keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, letters: bool = False) -> None:
+        """With `letters`, j and k are letters, else arrows."""
+        self._names = _NAMES if letters else {**_NAMES, **_LETTERS}
         self._fd = sys.stdin.fileno() if sys.stdin.isatty() else None
         self._saved: list[object] | None = None
         self._waiting: list[str] = []
@@ -66,10 +68,12 @@ class Keys:
         if not self._waiting:
             if not select.select([self._fd], [], [], timeout)[0]:
                 return None
-            self._waiting = split(os.read(self._fd, 256).decode(errors="replace")) or ["q"]  # the terminal has gone
+            self._waiting = split(os.read(self._fd, 256).decode(errors="replace"), self._names) or [
+                "q"
+            ]  # the terminal has gone
         return self._waiting.pop(0)
 
 
-def split(text: str) -> list[str]:
-    """Split input that arrived together into keys."""
-    return [_NAMES.get(each, each) for each in _KEY.findall(text)]
+def split(text: str, names: Mapping[str, str] = {**_NAMES, **_LETTERS}) -> list[str]:
+    """Split input that arrived together into keys, with the names of those that have one."""
+    return [names.get(each, each) for each in _KEY.findall(text)]

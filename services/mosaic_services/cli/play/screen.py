@@ -26,6 +26,8 @@ _KEY_S = 0.02
 # Lines of a board besides its frame, and lines below the boards.
 _ABOUT, _BELOW = 3, 3
 _PLAIN_COLUMNS = 200
+_SLOWEST, _FASTEST = 0.1, 1000.0
+_MOST_DIGITS = 4
 _OVER = frozenset({"over", "failed", "refused"})
 _ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "space": "space"}
 
@@ -35,6 +37,8 @@ class _Board:
     """What is known of one board."""
 
     name: str
+    agents: tuple[str, ...] = ()
+    has_people: bool = False
     feed: FrameFeed | None = None
     frame: Frame | None = None
     told: dict[str, Any] = field(default_factory=dict)
@@ -66,32 +70,39 @@ class _Board:
 class Screen:
     """The terminal of a person who plays, or who watches."""
 
-    def __init__(self, bus: Bus, talk: Conversation, boards: dict[str, dict[str, Any]], seed: int | None) -> None:
-        """Show boards; each has the reply with which it became ready."""
+    def __init__(
+        self, bus: Bus, talk: Conversation, boards: dict[str, dict[str, Any]], seed: int | None, rate: float
+    ) -> None:
+        """Show boards; each has the reply with which it became ready. `rate` is that of boards without people."""
         self._talk = talk
         self._seed = seed
-        self._boards = {name: _Board(name) for name in boards}
+        self._rate = rate
+        self._boards = {
+            name: _Board(name, agents=tuple(ready["agents"]), has_people=bool(ready["people"]))
+            for name, ready in boards.items()
+        }
         for name, ready in boards.items():
             if ready.get("stream"):
                 self._boards[name].feed = FrameFeed(bus, talk.session, ready["stream"])
-        self._waiting: dict[str, Any] | None = None
+        # Moves that are waited for, in order: agents, each with what its board said.
+        self._wanted: list[tuple[str, dict[str, Any]]] = []
+        self._player: str | None = None
         self._typed = ""
         self._message = ""
         self._is_playing = False
         self._shown = ""
 
-    def run(self, watched: tuple[int, float] | None) -> None:
-        """Play until the person leaves."""
-        steps, rate = watched or (None, None)
-        self._begin(rate)
-        with Keys() as keys:
+    def run(self, steps: int | None) -> None:
+        """Play until the person leaves; with `steps`, nobody plays by hand."""
+        self._begin()
+        with Keys(letters=True) as keys:
             sys.stdout.write(ALTERNATE)
             try:
                 while True:
                     self._hear(steps)
-                    self._show(rate)
+                    self._show()
                     key = keys.next(_KEY_S)
-                    if key is not None and not self._press(" ".join(key.split()) or "space", rate):
+                    if key is not None and not self._press(" ".join(key.split()) or "space"):
                         return
             except KeyboardInterrupt:
                 return
@@ -104,11 +115,21 @@ class Screen:
                 for board in self._boards.values():
                     print(f"{plain(board.name)}: {' '.join(board.lines(_PLAIN_COLUMNS, 0)[1:])}")
 
-    def _begin(self, rate: float | None) -> None:
+    def _begin(self) -> None:
         self._talk.ask(cmd="reset", **({} if self._seed is None else {"seed": self._seed}))
         self._seed = None  # the next episode is another one
+        if people := self._named(has_people=True):
+            self._talk.ask(cmd="step", boards=people)
+        self._play()
+
+    def _play(self) -> None:
+        """Have the boards play on which nobody moves by hand."""
         self._is_playing = True
-        self._talk.ask(**({"cmd": "step"} if rate is None else {"cmd": "play", "rate": rate}))
+        if others := self._named(has_people=False):
+            self._talk.ask(cmd="play", rate=self._rate, boards=others)
+
+    def _named(self, *, has_people: bool) -> list[str]:
+        return [name for name, board in self._boards.items() if board.has_people == has_people]
 
     # What the boards say.
 
@@ -123,74 +144,99 @@ class Screen:
 
     def _take(self, told: dict[str, Any], steps: int | None) -> None:
         kind = told.get("type")
-        if kind == "error":
+        if kind == "accepted" and "agent" in told:
+            if self._wanted and self._wanted[0][0] == told["agent"]:
+                self._wanted.pop(0)
+        elif kind == "error":
             self._message = str(told.get("message"))
         elif kind == "confirm":
             self._message = f"{told['label']}? once more to play it, backspace to take it back"
         elif kind == "board" and told["board"] in self._boards:
             board = self._boards[told["board"]]
             board.told = told if told["status"] != "failure" else {**board.told, "message": told.get("message")}
+            if board.has_people and told["status"] != "failure":
+                self._wanted = [each for each in self._wanted if each[1]["board"] != board.name]
             if told["status"] == "waiting_for_human":
-                self._waiting, self._message = told, ""
-            elif told["status"] == "step" and steps is None:
-                self._waiting = None
-                self._talk.ask(cmd="step")
-            elif told["status"] in _OVER:
-                self._waiting = None
+                self._wanted += [(agent, told) for agent in told["waiting"]]
+                self._message = ""
+            elif told["status"] == "step" and board.has_people:
+                self._talk.ask(cmd="step", boards=[board.name])
             if steps is not None and told.get("step", 0) >= steps and self._is_playing:
                 self._is_playing = False
                 self._talk.ask(cmd="pause")
 
     # What the person does.
 
-    def _press(self, key: str, rate: float | None) -> bool:
+    def _press(self, key: str) -> bool:
         """Carry out a key; False if it is the one that ends it."""
-        if key == "q" and not self._typed:
+        if key == "q" and not (self._typed and self._wanted):
             return False
         if all(board.is_over for board in self._boards.values()):
             if key == "enter":
-                self._begin(rate)
-        elif self._waiting is not None:
+                self._begin()
+        elif self._wanted:
             self._move(key)
-        elif rate is not None:
-            self._steer(key, rate)
+        elif not self._named(has_people=True):
+            self._steer(key)
         else:
             self._message = "it is not your turn yet"
         return True
 
-    def _steer(self, key: str, rate: float) -> None:
-        """Watch: pause, go on, or take one step."""
-        if key == "space":
-            self._is_playing = not self._is_playing
-            self._talk.ask(**({"cmd": "play", "rate": rate} if self._is_playing else {"cmd": "pause"}))
+    def _steer(self, key: str) -> None:
+        """Watch: pause and go on, take steps, choose whose, change the rate."""
+        self._message = ""
+        if key == "space" and self._is_playing:
+            self._pause()
+        elif key == "space":
+            self._play()
+        elif key.isdigit():
+            self._typed = (self._typed + key)[-_MOST_DIGITS:]
         elif key == "s":
-            self._is_playing = False
-            self._talk.ask(cmd="pause")
-            self._talk.ask(cmd="step")
+            self._pause()
+            whose = {} if self._player is None else {"agent": self._player}
+            self._talk.ask(cmd="step", n=int(self._typed or 1), **whose)
+            self._typed = ""
+        elif key == "p":
+            players = [None, *dict.fromkeys(agent for board in self._boards.values() for agent in board.agents)]
+            self._player = players[(players.index(self._player) + 1) % len(players)]
+        elif key in {"+", "-"}:
+            self._rate = min(_FASTEST, max(_SLOWEST, self._rate * (2 if key == "+" else 0.5)))
+            if self._is_playing:
+                self._play()
+
+    def _pause(self) -> None:
+        self._is_playing = False
+        self._talk.ask(cmd="pause")
 
     def _move(self, key: str) -> None:
         keys = self._keys()
         if keys is not None:
             if key == "escape":
-                self._talk.ask(cmd="cancel_input")
+                agent, told = self._wanted[0]
+                self._talk.ask(cmd="cancel_input", agent=agent, board=told["board"])
                 self._message = ""
             elif key in keys:
-                self._talk.ask(cmd="human_input", action=keys[key])
+                self._offer_move(keys[key])
             else:
                 self._message = f"{key} plays nothing now"
         elif key == "enter" and self._typed:
-            self._talk.ask(cmd="human_input", action=load_yaml(self._typed) if self._typed[0] == "[" else self._typed)
+            self._offer_move(load_yaml(self._typed) if self._typed[0] == "[" else self._typed)
             self._typed = ""
         elif key == "escape":
             self._typed = self._typed[:-1]
         elif len(key) == 1 or key == "space":
             self._typed += " " if key == "space" else key
 
+    def _offer_move(self, action: Any) -> None:
+        agent, told = self._wanted[0]
+        self._talk.ask(cmd="human_input", action=action, agent=agent, board=told["board"])
+
     def _legal(self) -> list[dict[str, Any]] | None:
         """The legal moves of the person whose turn it is; None if they cannot be listed."""
-        if self._waiting is None:
+        if not self._wanted:
             return None
-        turn = self._waiting["turns"][self._waiting["waiting"][0]]
+        agent, told = self._wanted[0]
+        turn = told["turns"][agent]
         found: list[dict[str, Any]] | None = turn.get("legal_moves")
         return found
 
@@ -203,7 +249,7 @@ class Screen:
 
     # What is shown.
 
-    def _show(self, rate: float | None) -> None:
+    def _show(self) -> None:
         columns, rows = shutil.get_terminal_size()
         width = max(8, columns // len(self._boards) - 1)
         height = max(1, rows - _ABOUT - _BELOW)
@@ -212,7 +258,7 @@ class Screen:
             left = place * (width + 1) + 1
             lines = board.lines(width, height)
             parts += [f"\033[{row};{left}H\033[0m{line}" for row, line in enumerate(lines, start=1)]
-        below = [self._offer(columns), self._message, self._help(rate)]
+        below = [self._offer(columns), self._message, self._help()]
         for row, line in enumerate(below, start=rows - _BELOW + 1):
             parts.append(f"\033[{row};1H\033[0m{plain(line)[:columns]}")
         text = "".join(parts)
@@ -222,9 +268,9 @@ class Screen:
             sys.stdout.flush()
 
     def _offer(self, columns: int) -> str:
-        if self._waiting is None:
+        if not self._wanted:
             return ""
-        who, legal = self._waiting["waiting"][0], self._legal()
+        (who, _), legal = self._wanted[0], self._legal()
         if self._keys() is not None:
             moves = sorted(legal or (), key=lambda each: str(each["key"]))
             named = "  ".join(f"[{_ARROWS.get(each['key'], each['key'])}] {each['label']}" for each in moves)
@@ -234,9 +280,14 @@ class Screen:
         known = ", ".join(f"{each['action']} {each['label']}" for each in legal or ()) or "numbers, such as [0.5]"
         return f"{who} types a move and enter> {self._typed}_   legal: {known}"
 
-    def _help(self, rate: float | None) -> str:
+    def _help(self) -> str:
         if all(board.is_over for board in self._boards.values()):
             return "[enter] play again   [q] quit"
-        if rate is None:
+        if self._named(has_people=True):
             return "[q] quit"
-        return f"[space] {'pause' if self._is_playing else 'play'}   [s] step   [q] quit"
+        steps = f"{self._typed} steps" if self._typed else "step"
+        steps += f" of {self._player}" if self._player is not None else ""
+        return (
+            f"[space] {'pause' if self._is_playing else 'play'}   [s] {steps} (type a number before)   [p] player   "
+            f"[+] [-] {number(self._rate)} steps/s   [q] quit"
+        )
