@@ -155,6 +155,63 @@ def test_seeds_of_original_scripts_fixed_and_counted_on():
     assert counted == [3000, 3001, 3002, 3003, 3004, 3005]
 
 
+MODEL = {"type": "llm", "worker_id": "mosaic_llm_worker", "seed": 1}
+BOTH = {"client_name": "vllm", "model_id": "m", "base_url": "http://127.0.0.1:1/v1"}
+
+
+@pytest.mark.parametrize(
+    ("worker", "name", "config"),
+    [
+        ({"type": "random"}, "baseline", {"behavior": "random"}),
+        ({"type": "passive"}, "baseline", {"behavior": "passive"}),
+        ({"type": "baseline", "behavior": "noop"}, "baseline", {"behavior": "passive"}),
+        ({"type": "rl", "worker_id": "xuance_worker", "policy_path": "run:a@best"}, "xuance", {}),
+        ({"type": "human"}, "human", {}),
+        (MODEL, "llm", {}),
+        (
+            {**MODEL, "settings": {**BOTH, "agent_type": "robust_naive", "max_text_history": 3, "temperature": 0}},
+            "llm",
+            {"endpoint": "vllm", "model": "m", "base_url": BOTH["base_url"]}
+            | {"agent": "robust", "history": 3, "temperature": 0},
+        ),
+        (
+            {"type": "vlm", "worker_id": "balrog_worker", "base_url": "http://127.0.0.1:1/v1", "model": "m"},
+            "llm",
+            {"endpoint": "vllm", "base_url": "http://127.0.0.1:1/v1", "model": "m", "vision": True},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_type_of_worker_of_original_scripts(tmp_path, worker, name, config):
+    script = f"operators = [{{'id': 'a', 'task': 'MiniGrid-Empty-5x5-v0', 'workers': {{'agent': {worker!r}}}}}]"
+    operator = read_one(write(tmp_path, script, "one.py")).operators["a"]
+    assert (operator.worker, operator.config) == (name, config)
+
+
+@pytest.mark.parametrize(
+    ("worker", "said"),
+    [
+        ({**MODEL, "client_name": "gemini"}, "client_name 'gemini' is unknown"),
+        ({**MODEL, "agent_type": "robust_cot"}, "agent_type 'robust_cot' is unknown"),
+        ({**MODEL, "api_key": "sk-1"}, "a key does not stand in a file"),
+        ({**MODEL, "observation_mode": "x"}, "option 'observation_mode' of a language model is unknown"),
+        ({**MODEL, "model_id": "m"}, "nothing says where model 'm' is"),
+    ],
+)
+def test_option_of_a_language_model_without_counterpart_is_refused(tmp_path, worker, said):
+    script = f"operators = [{{'id': 'a', 'task': 'MiniGrid-Empty-5x5-v0', 'workers': {{'agent': {worker!r}}}}}]"
+    with pytest.raises(SpecError, match=said):
+        read_experiments(write(tmp_path, script, "one.py"))
+
+
+def test_steps_that_workers_of_original_scripts_name_are_kept(tmp_path):
+    script = "operators = [{'task': 'chess', 'workers': {'player_0': {'type': 'random', 'max_steps': 9}, "
+    script += "'player_1': {'type': 'random', 'max_steps': STEPS}}}]"
+    assert read_one(write(tmp_path, script.replace("STEPS", "9"), "one.py")).environment.max_steps == 9
+    with pytest.raises(SpecError, match="different max_steps: 9, 8"):
+        read_experiments(write(tmp_path, script.replace("STEPS", "8"), "one.py"))
+
+
 def test_operators_of_a_script_with_two_environments_become_two_experiments(tmp_path):
     script = """
 operators = [

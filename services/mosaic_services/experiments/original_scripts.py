@@ -27,6 +27,29 @@ _CHECKPOINTS = ("policy_path", "checkpoint", "checkpoint_path", "model_path")
 # Games by the name that the original gives them.
 _GAMES = {"chess": "chess_v6", "connect_four": "connect_four_v3", "go": "go_v5", "tictactoe": "tictactoe_v3"}
 _DEFAULT_SEED = 0
+# Its workers for language models. All are ours.
+_MODEL_WORKERS = ("mosaic_llm", "balrog", "llm")
+# What they call the options of ours; options with the names of ours are taken as they are.
+_MODEL_OPTIONS = {
+    "model_id": "model",
+    "model_name": "model",
+    "api_base": "base_url",
+    "api_key_env": "key_env",
+    "max_text_history": "history",
+    "timeout": "timeout_s",
+    "max_retries": "tries",
+}
+_OUR_MODEL_OPTIONS = (
+    *("endpoint", "model", "base_url", "key_env", "agent", "history", "role", "vision"),
+    *("temperature", "top_p", "max_tokens", "timeout_s", "tries"),
+)
+_ENDPOINTS = {
+    **{name: name for name in ("openai", "openrouter", "anthropic", "vllm", "ollama")},
+    "claude": "anthropic",
+}
+_AGENTS = {"naive": "naive", "cot": "cot", "robust_naive": "robust", "few_shot": "few_shot"}
+# What a worker says of the environment and of seeds, which are the experiment's here.
+_NOT_OPTIONS = ("type", "worker_id", "env_name", "task", "seed", "max_steps")
 
 
 def read_original(operators: Any, execution: Any, path: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -93,9 +116,20 @@ def _environment(operator: dict[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(task, str) or not task:
         raise SpecError(f"{where}: task is missing", "for example: 'task': 'MiniGrid-Empty-8x8-v0'")
     made: dict[str, Any] = {"id": _GAMES.get(task, task)}
-    if (steps := operator.get("max_steps", settings.get("max_steps"))) is not None:
+    if (steps := operator.get("max_steps", settings.get("max_steps"))) is None:
+        steps = _steps_of_workers(operator.get("workers"), where)
+    if steps is not None:
         made["max_steps"] = steps
     return made
+
+
+def _steps_of_workers(workers: Any, where: str) -> Any:
+    """The maximum of steps that the workers name: it ends the episode of all of them."""
+    each = [worker.get("max_steps") for worker in workers.values()] if isinstance(workers, dict) else []
+    found = [steps for steps in each if steps is not None]
+    if any(steps != found[0] for steps in found):
+        raise SpecError(f"{where}: its workers name different max_steps: {', '.join(map(str, found))}")
+    return found[0] if found else None
 
 
 def _add(document: dict[str, Any], operator: dict[str, Any], where: str, path: Path) -> None:
@@ -124,10 +158,8 @@ def _add(document: dict[str, Any], operator: dict[str, Any], where: str, path: P
 def _operator(worker: dict[str, Any], where: str, path: Path) -> dict[str, Any]:
     kind = worker.get("type")
     # The original keeps a seed in each worker; here all seeds follow from the experiment's.
-    options = {
-        key: value for key, value in worker.items() if key not in {"type", "worker_id", "seed", "task", "max_steps"}
-    }
-    options |= options.pop("settings", None) or {}
+    given = {**worker, **(worker.get("settings") or {})}
+    options = {key: value for key, value in given.items() if key not in {*_NOT_OPTIONS, "settings"}}
     if kind in _BASELINES or kind == "baseline":
         behavior = options.get("behavior", "random") if kind == "baseline" else kind
         if behavior not in _BASELINES:
@@ -136,8 +168,13 @@ def _operator(worker: dict[str, Any], where: str, path: Path) -> dict[str, Any]:
         return {"worker": "baseline", "config": {"behavior": _BASELINES[behavior]}}
     if kind == "rl":
         return _trained(worker.get("worker_id"), options, where, path)
-    if kind in ("llm", "vlm", "human"):
-        return {"worker": "human" if kind == "human" else _worker(worker.get("worker_id"), "llm"), "config": options}
+    if kind == "human":
+        return {"worker": "human", "config": options}
+    if kind in ("llm", "vlm"):
+        own = _worker(worker.get("worker_id"), "llm")
+        if own not in _MODEL_WORKERS:
+            return {"worker": own, "config": options}
+        return {"worker": "llm", "config": _model(options, where) | ({"vision": True} if kind == "vlm" else {})}
     hint = did_you_mean(kind, _TYPES) or f"the types are: {', '.join(_TYPES)}"
     raise SpecError(f"{where}: type {kind!r} is unknown", hint)
 
@@ -150,6 +187,37 @@ def _trained(worker_id: Any, options: dict[str, Any], where: str, path: Path) ->
     if not found.startswith("run:"):
         found = str((path.resolve().parent / found).resolve())
     return {"worker": _worker(worker_id, "cleanrl"), "checkpoint": found, "config": options}
+
+
+def _model(options: dict[str, Any], where: str) -> dict[str, Any]:
+    """Translate the options of a language model; refuse those that have no counterpart."""
+    config: dict[str, Any] = {}
+    for key, value in options.items():
+        if key == "client_name":
+            config["endpoint"] = _one_of(_ENDPOINTS, value, f"{where}: client_name")
+        elif key == "agent_type":
+            config["agent"] = _one_of(_AGENTS, value, f"{where}: agent_type")
+        elif key == "max_image_history":
+            config["vision"] = bool(value)
+        elif key == "api_key":
+            raise SpecError(f"{where}: a key does not stand in a file", "set the variable that api_key_env names")
+        elif key in _MODEL_OPTIONS or key in _OUR_MODEL_OPTIONS:
+            config[_MODEL_OPTIONS.get(key, key)] = value
+        else:
+            known = ["client_name", "agent_type", "max_image_history", *_MODEL_OPTIONS, *_OUR_MODEL_OPTIONS]
+            hint = did_you_mean(key, known) or f"the options are: {', '.join(known)}"
+            raise SpecError(f"{where}: option {key!r} of a language model is unknown here", hint)
+    if "endpoint" not in config and "base_url" in config:
+        config["endpoint"] = "vllm"  # it speaks as OpenAI does, and needs no key
+    if "endpoint" not in config and "model" in config:
+        raise SpecError(f"{where}: nothing says where model {config['model']!r} is", "add 'client_name' or 'base_url'")
+    return config
+
+
+def _one_of(known: dict[str, str], value: Any, where: str) -> str:
+    if value not in known:
+        raise SpecError(f"{where} {value!r} is unknown", did_you_mean(value, known) or f"use: {', '.join(known)}")
+    return known[value]
 
 
 def _worker(worker_id: Any, usual: str) -> str:
