@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import socket
+import ssl
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from gateway_client import Gateway, read, read_to_the_end, say, until
+from gateway_client import PATIENCE_S, Gateway, read, read_to_the_end, say, until
 from stack import Stack, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from mosaic_services.gateway.guard import MAX_BODY_BYTES
+from mosaic_services.gateway_files import Note, Role, read_token
 
+# For 127.0.0.1 and localhost, with its key. It is in public, and so protects nothing.
+CERTIFICATE = Path(__file__).parent / "support" / "self_signed.pem"
 SECRET = "sk-12345-do-not-tell"
 
 
@@ -343,6 +350,47 @@ def test_mask_is_not_taken_for_a_secret(stack, gateway):
         assert gateway.command("operator", "start_experiment", **arguments).status == 422
     refused = gateway.command("operator", "start_experiment", text="name: [a").json()
     assert (refused["code"], "line 1: not YAML" in refused["message"]) == ("invalid_experiment", True)
+
+
+def test_with_a_certificate_everything_is_encrypted(tmp_path):
+    """Also the cookie says so, and a page that was not encrypted may neither command nor listen."""
+    environ = {"MOSAIC_GATEWAY__TLS_CERTIFICATE": str(CERTIFICATE), "MOSAIC_GATEWAY__TLS_KEY": str(CERTIFICATE)}
+    stack = Stack(tmp_path / "home", also=("gateway",), environ=environ)
+    stack.services = ("broker", "scheduler", "gateway")
+    with stack:
+        url = Note(stack.home.gateway_note).read()
+        assert url is not None
+        assert url.startswith("https://")
+        netloc = url.removeprefix("https://").rstrip("/")
+        trusting = ssl.create_default_context(cafile=CERTIFICATE)
+
+        def ask(method: str, path: str, **headers: str) -> http.client.HTTPResponse:
+            connection = http.client.HTTPSConnection(netloc, timeout=PATIENCE_S, context=trusting)
+            connection.request(method, path, b"{}" if method == "POST" else None, headers)
+            answer = connection.getresponse()
+            answer.read()
+            connection.close()
+            return answer
+
+        token = read_token(stack.home.gateway, Role.OWNER)
+        given = ask("GET", f"/?token={token}").getheader("set-cookie", "")
+        assert {"Secure", "HttpOnly"} <= {part.strip() for part in given.split(";")}
+        cookie = given.partition(";")[0]
+        for origin, status in ((f"https://{netloc}", 200), (f"http://{netloc}", 403)):
+            asked = {"Cookie": cookie, "Origin": origin, **JSON}
+            assert ask("POST", "/api/scheduler/runs", **asked).status == status
+        listening = {"additional_headers": {"Cookie": cookie}, "ssl": trusting}
+        with connect(f"wss://{netloc}/ws", origin=f"https://{netloc}", **listening) as page:
+            assert read(page)["type"] == "welcome"
+        with pytest.raises(InvalidStatus):
+            connect(f"wss://{netloc}/ws", origin=f"http://{netloc}", **listening)
+        # Who does not speak TLS learns nothing.
+        plain = http.client.HTTPConnection(netloc, timeout=PATIENCE_S)
+        plain.request("GET", "/healthz")
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            plain.getresponse()
+        plain.close()
+    assert stack.leftovers() == []
 
 
 @pytest.mark.parametrize(
