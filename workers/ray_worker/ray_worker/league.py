@@ -9,6 +9,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
+from ray.rllib.core import COMPONENT_RL_MODULE
+
 from ray_worker.config import SelfPlayConfig
 from ray_worker.policies import MAIN, frozen_name
 
@@ -75,5 +77,8 @@ def _copy(algorithm: Any, names: list[str]) -> None:
     """Overwrite modules with the learner's weights, in the learner and in all env runners."""
     group = algorithm.learner_group
     weights = group.get_weights([MAIN])[MAIN]
-    group.set_weights(dict.fromkeys(names, weights))
-    algorithm.env_runner_group.sync_weights(policies=names, from_worker_or_learner_group=group, inference_only=True)
+    copies = dict.fromkeys(names, weights)
+    group.set_weights(copies)
+    # Not by `sync_weights`: env runners ignore weights of an update whose number they have already seen.
+    state = {COMPONENT_RL_MODULE: copies}
+    algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.set_state(state))

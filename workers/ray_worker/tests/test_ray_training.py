@@ -30,6 +30,12 @@ with cluster():
             "about": about,
         }
         found[name]["resumed"] = finish(after)
+
+# The cluster has ended.
+from ray_worker import EvaluationConfig, RayPolicyConfig, create_ray_actor, run_evaluation
+for name, runs in found.items():
+    actor = create_ray_actor(RayPolicyConfig(Path.cwd() / name, algorithm=name))
+    runs["played"] = run_evaluation(EvaluationConfig(actor, num_episodes=2, max_steps=20)).summary()
 print(json.dumps(found))
 """
 )
@@ -39,7 +45,7 @@ def named(events, name):
     return [event for event in events if event["event"] == name]
 
 
-def test_every_algorithm_trains_saves_and_restores(rllib):
+def test_every_algorithm_trains_saves_restores_and_plays(rllib):
     cart = {"env_id": "CartPole-v1"}
     cases = {
         "PPO": {**cart, "algo_params": ON_POLICY},
@@ -71,6 +77,9 @@ def test_every_algorithm_trains_saves_and_restores(rllib):
         assert all(event["episode"] >= len(episodes) for event in named(resumed, "episode")), name
         is_told = any("replay memory is not restored" in event["message"] for event in named(resumed, "log"))
         assert is_told == (name in {"DQN", "SAC"}), name
+        played = runs["played"]
+        assert (played["episodes"], list(played["policies"])) == (2, ["default_agent"]), name
+        assert 0 < played["length_mean"] <= 20, name
 
 
 FOUR = (
@@ -115,11 +124,15 @@ with cluster():
     found["self"] = {"before": before, "after": weights(training), "restored": weights(restored)}
     restored.close()
 
-    training = begin("league", **game, league_size=2, snapshot_games=3, snapshot_win_rate=0.01)
-    reported = finish(training)
-    runner = training.algorithm.env_runner_group
+    training = begin("league", **game, num_workers=1, league_size=2, snapshot_games=3, snapshot_win_rate=0.01)
+    training.run()
+    (states,) = training.algorithm.env_runner_group.foreach_env_runner(
+        lambda runner: runner.get_state("rl_module", inference_only=True)["rl_module"], local_env_runner=False
+    )
+    training.close()
     state = training.league.state
-    found["league"] = {"events": reported, "state": state, "weights": weights(training)}
+    found["league"] = {"events": events(training), "state": state, "weights": weights(training)}
+    found["league"]["runner"] = numbers(states)
     found["league"]["about"] = training._about().league
 print(json.dumps(found))
 """
@@ -167,11 +180,41 @@ def test_policy_configurations_by_their_weights(rllib):
     assert league["about"] == league["state"]
     assert all(0 < step < 500 for step in league["state"]["steps"].values()), "both copies were replaced"
     assert league["weights"]["frozen_0"] != league["weights"]["frozen_1"], "at different steps"
+    for name, own in league["runner"].items():  # without the critic, which does not act
+        assert own, name
+        assert own == {key: league["weights"][name][key] for key in own}, f"{name}: the env runner plays it, bit by bit"
+    assert league["runner"].keys() == {"main", "frozen_0", "frozen_1"}
     rates = [
         event["values"]["win_rate"] for event in named(league["events"], "scalars") if "win_rate" in event["values"]
     ]
     assert rates
     assert all(0 <= rate <= 1 for rate in rates)
+
+
+SEATS = """
+import json
+from types import SimpleNamespace
+from ray_worker.policies import _seat
+agents, games = ("a", "b", "c"), []
+for number in range(3000):
+    episode = SimpleNamespace(id_=f"1-0-0-0-{number}")
+    games.append([_seat(agents, 4, 0.2, 1, agent, episode) for agent in agents])
+print(json.dumps(games))
+"""
+
+
+def test_self_play_seats_one_learner_among_copies_or_itself_in_all_seats(rllib):
+    games = rllib.says(SEATS)
+    copies = {f"frozen_{number}" for number in range(4)}
+    mirrors = [game for game in games if game == ["main"] * 3]
+    assert len(mirrors) / len(games) == pytest.approx(0.2, abs=0.03)
+    others = [game for game in games if game != ["main"] * 3]
+    for game in others:
+        assert game.count("main") == 1
+        assert set(game) - {"main"} <= copies
+    for seat in range(3):
+        assert sum(game[seat] == "main" for game in others) / len(others) == pytest.approx(1 / 3, abs=0.05)
+        assert {game[seat] for game in others} == copies | {"main"}, "any copy in any seat"
 
 
 MANY = HERE + "print(json.dumps([refusal(given) for given in json.loads(sys.argv[1])]))\n"
@@ -199,7 +242,7 @@ def test_what_cannot_run_is_refused_with_the_reason(rllib):
             "critic",
         ),
         ({**ppo, "num_workers": 500}, "resources.num_workers", "500"),
-        ({**ppo, "num_gpus": 99}, "resources.num_gpus", "99"),
+        ({**ppo, "num_gpus": 99, "address": "127.0.0.1:1"}, "resources.num_gpus", "learner"),
         ({**ppo, "algo_params": {"clip_parm": 0.1}}, "training.algo_params.clip_parm", "clip_param"),
         ({**ppo, "algo_params": {"lr": "fast"}}, "training.algo_params.lr", "fast"),
         ({**ppo, "algorithm": "A2C", "algo_params": {"num_epochs": 3}}, "training.algo_params.num_epochs", "A2C"),

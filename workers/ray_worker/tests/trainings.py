@@ -80,7 +80,7 @@ def events(training):
 
 def weights(training):
     """Every module's weights as lists of numbers, by module and name."""
-    return _numbers(training.algorithm.learner_group.get_weights())
+    return numbers(training.algorithm.learner_group.get_weights())
 
 
 def has_weights(training, name):
@@ -94,10 +94,11 @@ def has_weights(training, name):
     modules = read_about(path, "path").modules
     saved = {module: RLModule.from_checkpoint(str(module_path(path, module))).get_state() for module in modules}
     now = weights(training)
-    return all(now[module][key] == each for module, state in _numbers(saved).items() for key, each in state.items())
+    return all(now[module][key] == each for module, state in numbers(saved).items() for key, each in state.items())
 
 
-def _numbers(states):
+def numbers(states):
+    """Weights as lists of numbers, by module and name."""
     return {module: {name: each.tolist() for name, each in state.items()} for module, state in states.items()}
 
 
