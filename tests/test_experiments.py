@@ -23,7 +23,7 @@ from mosaic_cli import MOSAIC, Cli
 from stack import ROOT, Stack, wait_until
 
 from mosaic_bus import CommandRefusedError
-from mosaic_bus.commands import Hosts, ShowExperiment, StartExperiment, StopExperiment
+from mosaic_bus.commands import Hosts, Show, ShowExperiment, StartExperiment, StopExperiment, WriteReport
 from mosaic_services.environments import build, recipe_for
 from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.home import StackHome
@@ -125,7 +125,9 @@ def test_mosaic_eval_prints_a_table_and_called_again_plays_only_what_is_new(aren
     path.write_text((CONFIGS / "baselines.yaml").read_text().replace("name: baselines", "name: trial"))
     planned = cli.json("eval", str(path), "episodes=5", "--shards", "2", "--dry-run")["experiments"][0]
     assert (planned["missing"], len(planned["shards"])) == (10, 2)
-    said = cli("eval", str(path), "episodes=5", "--shards", "2").stdout
+    said = cli("eval", str(path), "episodes=5", "--shards", "2", "--hosts", "testhost").stdout
+    specs = [arena.bus.request("scheduler", Show(run=each.run)).spec for each in show(arena, "trial").shards]
+    assert {spec.requires for spec in specs} == {("host:testhost",)}  # no host that joins later plays
     assert "passive" in said
     assert "random" in said
     first = lines(arena, "trial")
@@ -151,6 +153,12 @@ def test_scripts_of_the_originals_shape_run_headless(arena, path):
     (ended,) = Cli(arena.home.path).json("eval", str(path))["experiments"]
     assert ended["state"] == "finished"
     assert ended["done"] == ended["wanted"] == sum(each["wanted"] for each in ended["lineups"])
+    if path.stem == "minigrid_trained":
+        curve = Path(ended["report"]).parent / "figures" / "learning-steps.svg"
+        assert curve.exists()
+        curve.unlink()
+        note = arena.bus.request("operator", WriteReport(experiment=ended["experiment"]), timeout=60).note
+        wait_until(f"the page has its curve, too: {note}", curve.exists)
 
 
 class TestDefectsOfTheOriginal:
@@ -194,6 +202,9 @@ class TestDefectsOfTheOriginal:
         family = [worker_of(arena, shard.run), *worker_of(arena, shard.run).children(recursive=True)]
         assert len(family) > 1
         assert "sk-secret" not in " ".join(word for each in family for word in each.cmdline())
+        with pytest.raises(CommandRefusedError) as refused:  # a file that was edited meanwhile is not ignored
+            start(arena, "secret", shards=1, **{**task, "episodes": 4000})
+        assert [each.field for each in refused.value.details.problems] == ["episodes"]
         arena.bus.request("operator", StopExperiment(experiment="secret"))
         finish(arena, "secret", "stopped")
 

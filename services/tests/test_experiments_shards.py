@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.experiments.model import Experiment
-from mosaic_services.experiments.plan import changes, extend, make_plan
+from mosaic_services.experiments.plan import changes, edited, extend, make_plan
 from mosaic_services.experiments.records import Records, read_event, record_line
 from mosaic_services.experiments.shards import cut, default_shards, missing, shard_spec
 from mosaic_services.experiments.steps import Steps
@@ -82,8 +82,25 @@ def test_added_operators_seeds_and_episodes_keep_the_records_and_other_changes_d
         ({"seeds": [5, 6, 7], "environment": {"id": "CartPole-v1", "max_steps": 9}}, "environment"),
         ({"seeds": [5, 6, 7], "failures": {"then": "noop"}}, "failures"),
         ({"seeds": [5, 6, 7], "operators": {"a": {"worker": "other"}}}, "operators.a"),
+        ({"seeds": [5, 6, 7], "deadlines": {"action_s": 5}}, "deadlines.action_s"),
     ):
         assert [each.field for each in changes(old, plan(**fields), done)] == [named]
+    assert changes(old, plan(seeds=[5, 6, 7], deadlines={"start_s": 5}), done) == []
+
+
+def test_stopping_rule_that_has_looked_cannot_be_loosened():
+    strict, loose = plan(until={"width": 5}), plan(until={"width": 50})
+    assert changes(strict, loose, {"a": set(range(49))}) == []
+    (problem,) = changes(strict, loose, {"a": set(range(50))})
+    assert problem.field == "until"
+    assert changes(strict, plan(until={"width": 5}), {"a": set(range(50))}) == []
+
+
+def test_edited_fields_of_a_file_are_named_and_resolved_checkpoints_are_no_edit():
+    played = plan({"b": {"checkpoint": "run:01A@5", "algorithm": "ppo"}})
+    assert edited(played, Experiment.model_validate(BASE)) == []
+    other = {**BASE, "episodes": 11, "operators": {**BASE["operators"], "c": {"worker": "random"}}}
+    assert edited(played, Experiment.model_validate(other)) == ["operators", "episodes", "lineups"]
 
 
 def test_operator_keeps_the_checkpoint_that_it_has_played_with():

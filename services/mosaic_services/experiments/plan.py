@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mosaic_services.experiments.model import Experiment
 
-__all__ = ["LAYOUT", "changes", "env_seed", "extend", "make_plan", "wanted_at_first"]
+__all__ = ["LAYOUT", "changes", "edited", "env_seed", "extend", "make_plan", "wanted_at_first"]
 
 LAYOUT = 1
 # What is known only once it was played; see provenance.
@@ -44,9 +44,15 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], done: Mapping[str, C
         for name in ("environment", "failures")
         if old[name] != new[name]
     ]
+    patience = [plan["deadlines"]["action_s"] for plan in (old, new)]
+    if patience[0] != patience[1]:
+        found.append(Problem(field="deadlines.action_s", message=f"was {patience[0]:g}, now {patience[1]:g}"))
     played = max((max(numbers) for numbers in done.values() if numbers), default=-1) + 1
     if (old["seeds"]["root"], _seeds(old, played)) != (new["seeds"]["root"], _seeds(new, played)):
         found.append(Problem(field="seeds", message=f"the seeds of the first {played} episodes are others"))
+    if old["until"] not in (None, new["until"]) and played >= min(FIRST_LOOK, old["until"]["cap"]):
+        said = f"was {_said(old['until'])}, now {_said(new['until'])}: a rule that has looked holds to the end"
+        found.append(Problem(field="until", message=said))
     for name in old["operators"].keys() & new["operators"].keys():
         was, now = ({key: plan["operators"][name][key] for key in _IDENTITY} for plan in (old, new))
         if was != now:
@@ -57,6 +63,17 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], done: Mapping[str, C
             said = f"was {_said(lineups[each['name']])}, now {_said(each['agents'])}"
             found.append(Problem(field=f"lineups.{each['name']}", message=said))
     return found
+
+
+def edited(plan: Mapping[str, Any], experiment: Experiment) -> list[str]:
+    """Name the fields of an experiment file that differ from the plan that is being played."""
+    new = make_plan(experiment, {})
+    known = [{key: each[key] for key in _IDENTITY} for each in plan["operators"].values()]
+    differs = {
+        "operators": any({key: each[key] for key in _IDENTITY} not in known for each in new["operators"].values()),
+        "lineups": any(each not in plan["lineups"] for each in new["lineups"]),
+    }
+    return [name for name, value in new.items() if differs.get(name, name not in differs and plan.get(name) != value)]
 
 
 def extend(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mosaic_bus.commands import ExperimentPlan
+    from mosaic_bus.wire.address import Address
 
 __all__ = ["ReportDesk", "check_text", "read_text"]
 
@@ -54,21 +55,22 @@ async def check_text(text: str, plan: Callable[[dict[str, Any]], Awaitable[Exper
 class ReportDesk:
     """Writes reports, one at a time for each experiment."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._writing: dict[Path, asyncio.Task[str]] = {}
 
     async def write(self, folder: Path) -> Ack:
         """Write a report; answered when it is there, or after a while with a note that it will be."""
         task = self._writing.get(folder)
         if task is None or task.done():
-            task = self._writing[folder] = asyncio.create_task(_write(folder))
+            task = self._writing[folder] = asyncio.create_task(_write(folder, self._address))
         done, _ = await asyncio.wait({task}, timeout=_ANSWER_S)
         return Ack(note=task.result() if done else "it is being written, and takes longer than usual")
 
 
-async def _write(folder: Path) -> str:
+async def _write(folder: Path, address: Address) -> str:
     """Write a report in a process of its own: figures need libraries that a service should not load."""
-    command = [sys.executable, "-m", "mosaic_services.report", str(folder)]
+    command = [sys.executable, "-m", "mosaic_services.report", str(folder), str(address)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     try:

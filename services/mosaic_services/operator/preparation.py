@@ -119,12 +119,14 @@ def _require_no_person(experiment: Experiment) -> None:
 
 
 def _only_on(wanted: list[str], hosts: HostList) -> list[str]:
-    """Tags that keep shards from all other hosts."""
+    """Tags that keep shards from all other hosts: of several, from those that are known now."""
     known = [each.host for each in hosts.hosts]
     for name in wanted:
         if name not in known:
             details = RefusalDetails(value=name, near=near_names(name, known), allowed=known)
             raise CommandRefusedError(RefusalCode.UNKNOWN_HOST, f"no host is called {name!r}", details)
+    if len(set(wanted)) == 1:
+        return [f"host:{wanted[0]}"]
     return [f"!host:{name}" for name in known if name not in wanted] if wanted else []
 
 

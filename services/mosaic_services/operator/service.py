@@ -34,11 +34,12 @@ from mosaic_bus.commands import (
 from mosaic_bus.errors import CommandRefusedError
 from mosaic_bus.logs import Logger
 from mosaic_bus.messages import ExperimentState, ExperimentStateName
-from mosaic_bus.refusals import RefusalCode, RefusalDetails
+from mosaic_bus.refusals import Problem, RefusalCode, RefusalDetails
 from mosaic_bus.service import Service
 from mosaic_bus.wording import near_names
 from mosaic_services.experiments.errors import FolderError
 from mosaic_services.experiments.folder import ExperimentFolder
+from mosaic_services.experiments.plan import edited
 from mosaic_services.experiments.provenance import Found
 from mosaic_services.operator import events
 from mosaic_services.operator.deletion import delete
@@ -46,7 +47,7 @@ from mosaic_services.operator.documents import ReportDesk, check_text, read_text
 from mosaic_services.operator.looking import decide
 from mosaic_services.operator.machine import ExperimentMachine
 from mosaic_services.operator.playing import Playing
-from mosaic_services.operator.preparation import prepare
+from mosaic_services.operator.preparation import prepare, read_fields
 from mosaic_services.operator.progress import Progress
 from mosaic_services.operator.sessions import SessionDesk
 
@@ -72,7 +73,7 @@ class OperatorService(Service):
         # Experiments that are over, as they were when they ended.
         self._ended: dict[str, ExperimentState] = {}
         self._starting = asyncio.Lock()
-        self._reports = ReportDesk()
+        self._reports = ReportDesk(self.bus.address)
         self._counts: dict[str, int | float] = {"started": 0, "unreadable": 0}
         self.handle(StartExperiment, self._on_start)
         self.handle(PlanExperiment, self._on_plan)
@@ -152,7 +153,10 @@ class OperatorService(Service):
             name = str(command.experiment.get("name", ""))
             if name in self._playing:
                 said = f"experiment {name} is being played; stop it first, or follow it"
-                raise CommandRefusedError(RefusalCode.ALREADY_RUNNING, said, RefusalDetails(value=name))
+                changed = edited(self._playing[name].machine.plan, read_fields(command.experiment))
+                problems = [Problem(field=each, message="differs from what is being played") for each in changed]
+                details = RefusalDetails(value=name, problems=problems)
+                raise CommandRefusedError(RefusalCode.ALREADY_RUNNING, said, details)
             prepared = await prepare(self.bus, self.home, command, restart=command.restart)
             folder, plan = prepared.folder, {**prepared.plan, "command": command.command}
             if command.restart:

@@ -80,9 +80,9 @@ def command(
             with runs_go_on(f"experiments stop {each.name}", f"eval {path}"):
                 ended.append(follow(bus, each.name, quiet=as_json))
             if not as_json:
-                print_result(ended[-1], again)
-    if as_json:
-        print_json({"experiments": [result_document(state) for state in ended]})
+                print_result(bus, ended[-1], again)
+        if as_json:
+            print_json({"experiments": [result_document(bus, state) for state in ended]})
     raise typer.Exit(max((_CODES[state.state] for state in ended), default=0))
 
 
@@ -127,6 +127,9 @@ def _start(
     except CommandRefusedError as error:
         if error.code == RefusalCode.ALREADY_RUNNING:
             _note(f"{experiment.name} is being played already; following it", quiet=quiet)
+            if error.details.problems:
+                changed = ", ".join(each.field for each in error.details.problems)
+                _note(f"changed since it started: {changed}; this counts when you call it again", quiet=quiet)
             return bus.request("operator", ShowExperiment(experiment=experiment.name))
         if error.code == RefusalCode.EXPERIMENT_CHANGED:
             said = f"{path}: {error.message}"
