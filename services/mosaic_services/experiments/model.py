@@ -127,10 +127,11 @@ class Failures(Part):
 
 
 class Deadlines(Part):
-    """How long an operator may take."""
+    """How long an operator, or a step of the environment, may take."""
 
     start_s: Number = Field(default=180.0, gt=0, le=86_400)
     action_s: Number = Field(default=60.0, gt=0, le=86_400)
+    step_s: Number = Field(default=300.0, gt=0, le=86_400)
 
 
 class Until(Part):

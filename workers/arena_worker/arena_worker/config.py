@@ -103,10 +103,11 @@ class Failures(_Part):
 
 
 class Deadlines(_Part):
-    """Seconds that are waited for a policy."""
+    """Seconds that are waited for a policy, or for the environment."""
 
     start_s: float = Field(default=180.0, gt=0, description="For its process to start and load the model")
     action_s: float = Field(default=60.0, gt=0, description="For a decision")
+    step_s: float = Field(default=300.0, gt=0, description="For a reset or a step of the environment")
 
 
 class RecordConfig(_Part):

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -50,6 +51,10 @@ class Game(ABC):
     rewards: dict[str, float]
     sides: Sides
     """Who plays against whom."""
+    episode: int | None = None
+    """The episode that is played; None before the first."""
+    busy_since: float | None = None
+    """When the environment was called that has not returned yet."""
     ended: str | None
     """`terminated` or `truncated` when the episode is over."""
 
@@ -60,6 +65,8 @@ class Game(ABC):
         self.sides = Sides(env_id, self.agents, competitive=config.competitive)
         self.ended = None
         self.rewards = {}
+        self._seed = 0
+        self._command = "reset"
         self.meanings = {agent: labels_of(env_id, env, self.action_spaces[agent]) for agent in self.agents}
         counts = {agent: int(getattr(space, "n", 0)) for agent, space in self.action_spaces.items()}
         self.keys = {
@@ -78,13 +85,35 @@ class Game(ABC):
             about["map"] = [b"".join(row).decode() for row in drawn]
         return about
 
-    @abstractmethod
+    @property
+    def doing(self) -> str:
+        """What the environment was called for last."""
+        which = "" if self.episode is None else f" in episode {self.episode}"
+        return f"{self._env_id}, {self._command}{which} (seed {self._seed}),"
+
     def reset(self, seed: int) -> dict[str, Turn]:
         """Begin an episode; return who has to move."""
+        self._seed, self._command, self.busy_since = seed, "reset", time.monotonic()
+        try:
+            return self._reset(seed)
+        finally:
+            self.busy_since = None
 
-    @abstractmethod
     def move(self, actions: Mapping[str, Any]) -> dict[str, Turn]:
         """Carry out the moves of all who had to; return who has to move next."""
+        self._command, self.busy_since = "step", time.monotonic()
+        try:
+            return self._move(actions)
+        finally:
+            self.busy_since = None
+
+    @abstractmethod
+    def _reset(self, seed: int) -> dict[str, Turn]:
+        """Reset the environment."""
+
+    @abstractmethod
+    def _move(self, actions: Mapping[str, Any]) -> dict[str, Turn]:
+        """Step the environment."""
 
     def late_rewards(self) -> dict[str, float]:
         """Return rewards that agents have not got yet because the episode was cut off."""
@@ -108,12 +137,12 @@ class SingleGame(Game):
         self.action_spaces = {ONLY_AGENT: env.action_space}
         super().__init__(env, config)
 
-    def reset(self, seed: int) -> dict[str, Turn]:
+    def _reset(self, seed: int) -> dict[str, Turn]:
         self.ended, self.rewards = None, {}
         observation, info = self.env.reset(seed=seed)
         return {ONLY_AGENT: Turn(observation, info.get(_MASK))}
 
-    def move(self, actions: Mapping[str, Any]) -> dict[str, Turn]:
+    def _move(self, actions: Mapping[str, Any]) -> dict[str, Turn]:
         observation, reward, terminated, truncated, info = self.env.step(actions[ONLY_AGENT])
         self.rewards = {ONLY_AGENT: float(reward)}
         if terminated or truncated:
@@ -129,12 +158,12 @@ class ParallelGame(Game):
         _describe(self, env)
         super().__init__(env, config)
 
-    def reset(self, seed: int) -> dict[str, Turn]:
+    def _reset(self, seed: int) -> dict[str, Turn]:
         self.ended, self.rewards = None, {}
         observations, infos = self.env.reset(seed=seed)
         return {agent: _turn(observations[agent], infos.get(agent) or {}) for agent in self.env.agents}
 
-    def move(self, actions: Mapping[str, Any]) -> dict[str, Turn]:
+    def _move(self, actions: Mapping[str, Any]) -> dict[str, Turn]:
         observations, rewards, terminated, truncated, infos = self.env.step(dict(actions))
         self.rewards = {agent: float(reward) for agent, reward in rewards.items()}
         if not self.env.agents:
@@ -151,13 +180,13 @@ class TurnGame(Game):
         _describe(self, env)
         super().__init__(env, config)
 
-    def reset(self, seed: int) -> dict[str, Turn]:
+    def _reset(self, seed: int) -> dict[str, Turn]:
         self.ended, self.rewards = None, {}
         self._truncated = False
         self.env.reset(seed=seed)
         return self._next()
 
-    def move(self, actions: Mapping[str, Any]) -> dict[str, Turn]:
+    def _move(self, actions: Mapping[str, Any]) -> dict[str, Turn]:
         self.rewards = {}
         self.env.step(actions[self.env.agent_selection])
         return self._next()

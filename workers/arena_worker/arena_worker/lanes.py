@@ -39,7 +39,7 @@ class Lane:
         self, episode: int, seeds: Seeds, seats: dict[str, Seat], *, keeps_steps: bool, video: Video | None
     ) -> None:
         """Prepare for an episode; `reset` begins it."""
-        self.episode = episode
+        self.episode = self.game.episode = episode
         self.generation += 1
         self.is_playing = True
         self.env_seed = seeds.environment(episode)

@@ -10,9 +10,10 @@ from typing import Any
 
 from arena_worker.board import Board
 from arena_worker.config import ArenaConfig
-from arena_worker.games import make_game
+from arena_worker.games import Game, make_game
 from arena_worker.human import HumanSeat
 from arena_worker.runtime import make_lane
+from arena_worker.watchdog import Watchdog
 from mosaic_worker.config import near
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError, RequestError
@@ -37,14 +38,18 @@ class ManualArena(InteractiveWorker):
         one = config.model_copy(update={"lanes": 1})
         self._episode = -1
         self._boards: dict[str, Board] = {}
+        games: list[Game] = []
         for index, lineup in enumerate(config.lineups):
             frames = grid if is_grid else make_lane(context, index)
             game = make_game(config.environment, frames, index, render=True)  # a policy may want to see pictures
+            games.append(game)
             board = Board(one, lineup, game, context.uses, context.run_dir, context.emitter, drawing)
             board.stream = frames.stream if frames.wants_frames else None
             self._boards[lineup.name] = board
         for board in self._boards.values():
             board.start()
+        self._watchdog = Watchdog(games, config.deadlines.step_s, context.emitter, self._end_policies)
+        self._watchdog.start()
 
     def handle(self, command: str, request: dict[str, Any]) -> dict[str, Any] | None:
         """Carry out a command of manual mode."""
@@ -75,10 +80,15 @@ class ManualArena(InteractiveWorker):
 
     def close(self) -> None:
         """End every board."""
+        self._watchdog.stop()
         for board in self._boards.values():
             board.close()
         for board in self._boards.values():
             board.join(5)
+
+    def _end_policies(self) -> None:
+        for board in self._boards.values():
+            board.close()
 
     def _reset(self, request: dict[str, Any], identity: Any) -> dict[str, Any]:
         """Begin the next episode, under one seed for all boards, one for each, or those of the config."""

@@ -18,6 +18,7 @@ from arena_worker.replay import ReplayError, compare, replay_actions
 from arena_worker.seats import PolicySeat, Seat
 from arena_worker.seeds import Seeds
 from arena_worker.table import Table
+from arena_worker.watchdog import Watchdog
 from mosaic_worker.context import RunContext
 from mosaic_worker.errors import ConfigError, WorkerError
 from mosaic_worker.frames.fastlane import FOLDER, FastLane
@@ -87,6 +88,8 @@ class Shard:
         self._policies = Policies(
             config=self._config, uses=context.uses, run_dir=context.run_dir, emitter=self._emitter
         )
+        self._watchdog = Watchdog(self._games, self._config.deadlines.step_s, self._emitter, self._policies.close)
+        self._watchdog.start()
 
     def play(self) -> dict[str, Any]:
         """Play every episode that no earlier attempt has recorded; return a summary."""
@@ -160,6 +163,7 @@ class Shard:
         self._sights = look_around(first, moves)
 
     def _close(self) -> None:
+        self._watchdog.stop()
         self._policies.close()
         for game in self._games:
             game.close()

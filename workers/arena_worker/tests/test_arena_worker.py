@@ -261,6 +261,39 @@ def test_an_episode_is_replayed_from_its_record_and_a_change_is_found(arena):
     assert events["run_failed"][0]["error"].startswith("1 of 3 episodes differ: random episode 0 in returns")
 
 
+STUCK = """\
+import threading
+import gymnasium
+
+class Stuck(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        return 0, {}
+
+    def step(self, action):
+        if self.seed == 77:
+            threading.Event().wait()
+        return 0, 0.0, True, False, {}
+
+gymnasium.register("Stuck-v0", Stuck)
+"""
+
+
+def test_an_environment_that_never_returns_ends_the_shard_and_is_named(arena):
+    (arena.folder / "stuck.py").write_text(STUCK)
+    arena.environ["PYTHONPATH"] += f":{arena.folder}"
+    config = arena.shard("Stuck-v0", {"random": RANDOM}, lanes=1, deadlines={"step_s": 4})
+    config["environment"]["imports"] = ["stuck"]
+    events, found = arena.run("run", {**config, "seeds": {"mode": "list", "values": [1, 77]}}, code=1)
+    (failed,) = events["run_failed"]
+    assert failed["error"] == "the environment Stuck-v0, step in episode 1 (seed 77), did not return within 4 s"
+    assert failed["category"] == "infrastructure"
+    assert [record["episode"] for record in found] == [0]
+    assert left_behind(str(arena.folder)) == []
+
+
 def test_the_words_of_a_policy_stand_in_the_steps(arena):
     config = arena.shard("MiniGrid-Empty-5x5-v0", {"model": odd(thinks_s=0.01)}, episodes=1, failures={"retry": 1})
     config |= {"environment": {**config["environment"], "max_steps": 2}, "record": {"steps": True}}
