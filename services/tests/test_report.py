@@ -16,6 +16,7 @@ from mosaic_services.experiments.plan import make_plan
 from mosaic_services.report import ReportError, Training, terminal_lines, write_report
 from mosaic_services.report.analysis import analyse
 from mosaic_services.report.source import read_experiment, read_records
+from mosaic_services.report.tables import algorithm_table, matrix, pair_table
 from mosaic_services.report.texts import latex, markdown
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ def test_algorithm_is_judged_over_training_seeds_and_not_from_one_checkpoint():
     found = analyse(experiment, records)
     ppo, dqn = (next(each for each in found.algorithms if each.name == name) for name in ("ppo", "dqn"))
     assert (ppo.score.seeds, dqn.score.seeds) == (3, 1)
+    links = {row[0].text: row[0].link for row in algorithm_table(found).rows}
+    assert links == {"ppo": ("ppo-3", 0), "dqn": ("dqn", 0)}  # the best of its members
     low, high = ppo.score.mean_nested
     checkpoint_low, checkpoint_high = found.rows[0].score.mean_interval
     assert high - low > 10 * (checkpoint_high - checkpoint_low)
@@ -138,7 +141,10 @@ def test_algorithm_is_judged_over_training_seeds_and_not_from_one_checkpoint():
 
 def test_differences_are_paired_only_where_seeds_are_shared(scores):
     experiment, records = solo({"one": scores["good"], "two": scores["good"] - 1})
-    (pair,) = analyse(experiment, records).pairs
+    found = analyse(experiment, records)
+    (pair,) = found.pairs
+    table = pair_table(found)
+    assert [(cell.text, cell.link) for cell in table.rows[0][:2]] == [("one", ("one", 0)), ("two", ("two", 0))]
     assert (pair.difference.episodes, pair.difference.mean, pair.difference.better) == (100, 1.0, 1.0)
     other_seeds = [{**each, "env_seed": each["env_seed"] + (each["lineup"] == "two")} for each in records]
     assert analyse(experiment, other_seeds).pairs[0].difference is None
@@ -152,11 +158,32 @@ def test_games_have_standings_a_matrix_ratings_and_mixes():
         32,
         40,
     )
+    (rock, *_) = matrix(found).rows
+    assert [cell.link for cell in rock] == [("rock-paper", 0), None, ("rock-paper", 0), ("rock-scissors", 0)]
     assert found.contest.cycles == [["rock", "paper", "scissors"]]
     assert found.contest.lottery == pytest.approx(dict.fromkeys(found.contest.operators, 1 / 3), abs=1e-6)
     assert found.contest.ratings.first_mover[0] == pytest.approx(0, abs=1)
     assert any("circle" in line for line in terminal_lines(experiment, records))
     assert {row.name: row.score.n for row in found.rows} == dict.fromkeys(("rock", "paper", "scissors"), 80)
+
+
+def test_team_that_plays_together_is_scored_by_its_return_and_has_no_standings():
+    lineups = {"all a": {"*": "a"}, "all b": {"*": "b"}, "mix": {"*": "a", "agent_1": "b"}}
+    gains = {"all a": -3.0, "all b": -2.0, "mix": -1.0}
+    records = [
+        record(name, episode, {"agent_0": gains[name] - episode, "agent_1": gains[name] - episode})
+        for name in lineups
+        for episode in range(5)
+    ]
+    listed = [{"name": name, "agents": agents} for name, agents in lineups.items()]
+    found = analyse({"name": "spread", "lineups": listed, "operators": {}, "episodes": 5}, records)
+    assert found.contest is None
+    assert {row.name: row.score.mean for row in found.rows} == {name: 2 * (gain - 2) for name, gain in gains.items()}
+    assert {(pair.first, pair.second) for pair in found.pairs} == {
+        ("mix", "all b"),
+        ("mix", "all a"),
+        ("all b", "all a"),
+    }
 
 
 def cyclic_games() -> tuple[dict, list[dict]]:

@@ -135,7 +135,7 @@ def algorithm_table(found: Analysis) -> Table | None:
     if not found.algorithms:
         return None
     level = percent(found.confidence)
-    show = decimals_of(found)
+    show, places = decimals_of(found), _places(found)
     columns = [
         "",
         "training seeds",
@@ -162,7 +162,7 @@ def algorithm_table(found: Analysis) -> Table | None:
             show.text(number.iqm),
             interval(number.iqm_nested),
         ]
-        rows.append([Cell(each.name), *map(Cell, texts)])
+        rows.append([Cell(each.name, places[each.members[0]]), *map(Cell, texts)])
     note = (
         "Intervals over training seeds: they say how well the algorithm does when it is trained again. t: Student's t "
         "on the mean of each seed. Nested: bootstrap of training seeds, then of their episodes. With one checkpoint "
@@ -176,9 +176,10 @@ def pair_table(found: Analysis) -> Table | None:
     if not found.pairs:
         return None
     level = percent(found.confidence)
-    show = decimals_of(found)
+    show, places = decimals_of(found), _places(found)
     columns = [
         "",
+        "against",
         "P(improvement)",
         f"{level} interval",
         "shared episodes",
@@ -197,13 +198,19 @@ def pair_table(found: Analysis) -> Table | None:
             each = pair.difference
             texts += [f"{each.episodes:,}", show.text(each.mean), show.interval(each.interval)]
             texts += [f"{each.better:.0%}", f"{each.equal:.0%}"]
-        rows.append([Cell(f"{pair.first} vs {pair.second}"), *map(Cell, texts)])
+        names = [Cell(name, places[name]) for name in (pair.first, pair.second)]
+        rows.append([*names, *map(Cell, texts)])
     note = (
         "P(improvement): probability that an episode of the first scores above an episode of the second, drawn "
         "independently; ties count half. Mean difference: over episodes with the same seed, paired, Student's t. "
         "Better, equal: share of these episodes."
     )
-    return Table("comparisons", "Comparisons", columns, rows, note)
+    return Table("comparisons", "Comparisons", columns, rows, note, frozenset({"against"}))
+
+
+def _places(found: Analysis) -> dict[str, tuple[str, int]]:
+    """The first episode of each row."""
+    return {row.name: (row.lineup, int(row.episodes[0])) for row in found.rows}
 
 
 def matrix(found: Analysis) -> Table | None:
@@ -211,9 +218,10 @@ def matrix(found: Analysis) -> Table | None:
     if not found.contest:
         return None
     ordered = [row.name for row in found.rows]
+    places = _places(found)
     rows = []
     for one in ordered:
-        cells = [Cell(one)]
+        cells = [Cell(one, places[one])]
         for other in ordered:
             each = found.contest.meetings.get((one, other))
             if each is None:
@@ -221,10 +229,19 @@ def matrix(found: Analysis) -> Table | None:
                 continue
             low, high = each.interval
             text = f"{each.points:.2f} [{low:.2f}, {high:.2f}]\n{each.wins}/{each.draws}/{each.losses}"
-            cells.append(Cell(text, shade=each.points))
+            cells.append(Cell(text, _meeting(found, one, other), each.points))
         rows.append(cells)
     note = "Points per game of the row against the column, Wilson's score interval, won/drawn/lost."
     return Table("matrix", "Head to head", ["", *ordered], rows, note)
+
+
+def _meeting(found: Analysis, one: str, other: str) -> tuple[str, int] | None:
+    """The first game of two operators, from the lineup in which the first moves first if there is one."""
+    for operators in ([one, other], [other, one]):
+        for name, play in found.plays.items():
+            if play.lineup.operators == operators and play.records:
+                return name, int(play.records[0]["episode"])
+    return None
 
 
 def mixes(found: Analysis) -> Table | None:
