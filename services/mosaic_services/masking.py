@@ -82,6 +82,8 @@ _LONGEST_NAME = 64
 _OPTION = re.compile(r"--?([A-Za-z0-9_.-]+)")
 _QUOTED = re.compile(r"""(\\*["'])((?:(?!\1)(?:\\.|[^\\]))+)\1""", re.DOTALL)
 _NO_TEXT = re.compile(r"[-+]?[0-9.][0-9.eE+-]*|true|false|null|none", re.IGNORECASE)
+# Types of values in which nothing can be hidden: most of what is sent.
+_PLAIN = frozenset({int, float, bool, type(None)})
 # A shorter value is looked for in files only with its quotes: it may be part of any word.
 _SHORT = 8
 
@@ -148,7 +150,9 @@ def _walk(value: Any, hide: Callable[[str], str], *, is_secret: bool = False) ->
     if isinstance(value, dict):
         # A map under such a name is looked into: it may be the schema of a field.
         return {
-            key: _walk(item, hide, is_secret=isinstance(item, str | list) and _names_secret(str(key)))
+            key: item
+            if type(item) in _PLAIN
+            else _walk(item, hide, is_secret=isinstance(item, str | list) and _names_secret(str(key)))
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
@@ -158,6 +162,8 @@ def _walk(value: Any, hide: Callable[[str], str], *, is_secret: bool = False) ->
 
 def _walk_list(values: list[Any] | tuple[Any, ...], hide: Callable[[str], str], *, is_secret: bool) -> list[Any]:
     """Walk a list; in one of arguments, such as `["--api-key", "…"]`, the value follows its name."""
+    if _PLAIN.issuperset(map(type, values)):  # such as the points of a curve
+        return list(values)
     made = []
     follows = False
     for each in values:
