@@ -31,6 +31,8 @@ __all__ = ["Board"]
 
 _SHOWN_BYTES = 4096
 """Observations above this size are described, not shown."""
+_MOST_LISTED = 400
+"""Actions that a board lists at its start; chess has 4,672."""
 _REPLY = "reply"
 Command = Callable[["Board"], None]
 
@@ -100,7 +102,10 @@ class Board(threading.Thread):
             "ready",
             agents={agent: seat.operator for agent, seat in self.seats.items()},
             people=[agent for agent, seat in self.seats.items() if isinstance(seat, HumanSeat)],
-            actions={agent: seat.moves.legal_moves(None) for agent, seat in self.seats.items()},
+            actions={
+                agent: seat.moves.legal_moves(None) if seat.moves.count <= _MOST_LISTED else None
+                for agent, seat in self.seats.items()
+            },
             layout=layout_of(self._config.environment.id),
             stream=self.stream,
         )

@@ -67,7 +67,7 @@ class Game(ABC):
         self.rewards = {}
         self._seed = 0
         self._command = "reset"
-        self.meanings = {agent: labels_of(env_id, env, self.action_spaces[agent]) for agent in self.agents}
+        self.meanings = {agent: labels_of(env_id, env, self.action_spaces[agent], agent) for agent in self.agents}
         counts = {agent: int(getattr(space, "n", 0)) for agent, space in self.action_spaces.items()}
         self.keys = {
             agent: keys_of(env_id, self.meanings[agent], count)

@@ -47,6 +47,11 @@ class HumanSeat(Seat):
         with self._condition:
             self._turn, self._move, self._unconfirmed = turn, None, None
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is this person's turn."""
+        return self._turn is not None
+
     def wait(self) -> Decision:
         """Wait for the move; PolicyError when time is up."""
         timeout = self.config.timeout_s

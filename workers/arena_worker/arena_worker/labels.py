@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mosaic_worker.board_moves import chess_move, go_move
 from mosaic_worker.meanings import action_meanings, find_noop
 
 __all__ = ["keys_of", "labels_of", "layout_of"]
@@ -9,6 +10,8 @@ __all__ = ["keys_of", "labels_of", "layout_of"]
 _LUNAR = ["idle", "fire left engine", "fire main engine", "fire right engine"]
 _MPE = ["no_action", "left", "right", "down", "up"]
 _KNIGHTS = ["forward", "backward", "turn left", "turn right", "attack", "noop"]
+_POKER = ["call", "raise", "fold", "check"]
+_CARDS = [f"{rank}{suit}" for suit in "SHDC" for rank in "A23456789TJQK"]
 _KNOWN = {
     "CartPole": ["left", "right"],
     "MountainCar-": ["left", "idle", "right"],
@@ -26,6 +29,19 @@ _KNOWN = {
     "pistonball": ["down", "stay", "up"],
     "tictactoe": [f"column {cell // 3 + 1} row {cell % 3 + 1}" for cell in range(9)],
     "connect_four": [f"column {column + 1}" for column in range(7)],
+    "leduc_holdem": _POKER,
+    "texas_holdem_v": _POKER,
+    "texas_holdem_no_limit": ["fold", "check or call", "raise half pot", "raise full pot", "all in"],
+    "gin_rummy": [
+        "score player 0",
+        "score player 1",
+        "draw",
+        "pick up",
+        "declare dead hand",
+        "gin",
+        *(f"discard {card}" for card in _CARDS),
+        *(f"knock {card}" for card in _CARDS),
+    ],
 }
 """By how the name of an environment begins; only where the environment does not say it itself."""
 
@@ -82,12 +98,16 @@ def keys_of(env_id: str, labels: list[str] | None, count: int) -> list[str | Non
     return found
 
 
-def labels_of(env_id: str, env: Any, space: Any) -> list[str] | None:
-    """Return a name for each action of a discrete space; None if there are none or they do not fit."""
+def labels_of(env_id: str, env: Any, space: Any, agent: str) -> list[str] | None:
+    """Return a name for each action of an agent's discrete space; None if there are none or they do not fit."""
     count = getattr(space, "n", None)
     if count is None:
         return None
     name = env_id.rpartition(":")[2].replace("/", ".").rpartition(".")[2]
+    if name.startswith("chess_v"):
+        return [chess_move(action, is_mirrored=agent == "player_1") for action in range(count)]
+    if name.startswith("go_v"):
+        return [go_move(action, count) for action in range(count)]
     known = next((labels for start, labels in _KNOWN.items() if name.startswith(start)), None)
     found = action_meanings(env) or known
     return found if found is not None and len(found) == count else None

@@ -121,7 +121,7 @@ class ManualArena(InteractiveWorker):
         return [self._boards[name] for name in names]
 
     def _person(self, request: dict[str, Any]) -> HumanSeat:
-        """Find whose move it is: of the board and agent that are named, or of the only person who is there."""
+        """Find whose move it is: of the board and agent that are named, or of the only person who has to move."""
         agent = request.get("agent", request.get("player_id"))
         wanted = {"boards": [request["board"]]} if "board" in request else {}
         people = [
@@ -130,6 +130,8 @@ class ManualArena(InteractiveWorker):
             for seat in board.seats.values()
             if isinstance(seat, HumanSeat) and agent in {None, seat.agent}
         ]
+        if len(people) > 1:
+            people = [seat for seat in people if seat.is_asked] or people
         if len(people) != 1:
             found = ", ".join(seat.agent for seat in people) or "nobody"
             raise RequestError(f"a move of whom? name board and agent; people play here as: {found}")

@@ -154,6 +154,50 @@ def test_a_person_plays_with_names_keys_confirmation_and_a_default_when_time_is_
     talk.stop()
 
 
+def test_moves_of_chess_go_and_cards_have_the_names_that_players_use(arena, session):
+    config = arena.shard("chess_v6", {"me": {"worker": "human"}}, environment={"family": "aec"})
+    talk = session(config)
+    talk.tell(cmd="reset")
+    for move in ("e2e4", "e7e5", "G1F3"):  # of both sides, in the squares of the picture
+        talk.tell(cmd="step")
+        talk.wait(status="waiting_for_human")
+        talk.tell(cmd="human_input", move=move)
+        (stepped,) = talk.wait(status="step")
+        (moved,) = stepped["moved"].values()
+        assert moved["label"] == move.lower()
+    talk.stop()
+    script = (
+        "import json, chess\n"
+        "from arena_worker.labels import labels_of\n"
+        "from gymnasium.spaces import Discrete\n"
+        "from mosaic_worker.board_moves import chess_move\n"
+        "from pettingzoo.classic import go_v5\n"
+        "from pettingzoo.classic.chess import chess_utils\n"
+        "for fen in (chess.STARTING_FEN, 'n1q1k3/1P6/8/8/3QN3/8/8/R3K2R w KQ - 0 1'):\n"
+        "    chess_utils.legal_moves(chess.Board(fen))\n"
+        "known = chess_utils.actions_to_moves\n"
+        "wrong = [uci for action, uci in known.items() if chess_move(action) != uci.removesuffix('q')]\n"
+        "env = go_v5.env(board_size=9, render_mode='rgb_array')\n"
+        "names = labels_of('go_v5', env, env.action_space('black_0'), 'black_0')\n"
+        "env.reset()\n"
+        "env.step(names.index('c9'))\n"
+        "picture = env.render()\n"
+        "size = picture.shape[0] // 9\n"
+        "dark = [[int(picture[(2 * row + 1) * size // 2, (2 * column + 1) * size // 2].sum()) for column in range(9)]\n"
+        "    for row in range(9)]\n"
+        "gin = labels_of('gin_rummy_v4', None, Discrete(110), 'player_0')\n"
+        "lowest = min((value, row, column) for row, line in enumerate(dark) for column, value in enumerate(line))\n"
+        "print(json.dumps([wrong, len(known), names[-1], lowest[1:], gin[18], gin[58]]))\n"
+    )
+    command = [arena.python, "-c", script]
+    done = subprocess.run(command, env=arena.environ, capture_output=True, text=True, check=True, timeout=120)
+    wrong, known, last, darkest, discard, knock = json.loads(done.stdout.splitlines()[-1])
+    assert wrong == []
+    assert known > 60, "moves of every kind"
+    assert (last, darkest) == ("pass", [0, 2]), "c9 is in the top row of the picture, third from the left"
+    assert (discard, knock) == ("discard KS", "knock AS")
+
+
 def test_a_person_who_does_not_move_has_the_declared_default_played(arena, session):
     person = {"worker": "human", "config": {"timeout_s": 0.2, "default": "noop"}}
     talk = session(arena.shard("MiniGrid-Empty-5x5-v0", {"me": person}))

@@ -5,13 +5,10 @@ from typing import Any
 import numpy as np
 
 from llm_worker.sights.base import Describer, Scene
+from mosaic_worker.board_moves import chess_move
 
 __all__ = ["ChessDescriber", "ConnectFourDescriber", "GoDescriber", "RpsDescriber", "TicTacToeDescriber"]
 
-_KNIGHT = [(x, y) for x in range(-2, 3) for y in range(-2, 3) if abs(x) + abs(y) == 3]  # noqa: PLR2004 - a knight's move
-_QUEEN = [(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x or y]
-_QUEEN_WAYS, _WAYS = 56, 73
-_FILES = "abcdefgh"
 _START = {0: "rnbqkbnr", 1: "pppppppp", 6: "PPPPPPPP", 7: "RNBQKBNR"}
 
 
@@ -113,7 +110,7 @@ class ChessDescriber(Describer):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self.names = [_chess_name(action) for action in range(int(scene.action_space["n"]))]
+        self.names = [chess_move(action) for action in range(int(scene.action_space["n"]))]
 
     def text(self, observation: Any) -> str:
         """Draw what is seen."""
@@ -134,22 +131,3 @@ class ChessDescriber(Describer):
 
 def _mark(cell: Any) -> str:
     return "X" if cell[0] else "O" if cell[1] else "."
-
-
-def _chess_name(action: int) -> str:
-    """Name one of the moves of PettingZoo's chess: a square, and one of 73 ways to leave it."""
-    square, way = divmod(action, _WAYS)
-    column, row = divmod(square, 8)
-    piece = ""
-    if way < _QUEEN_WAYS:
-        length, direction = divmod(way, 8)
-        right, up = (part * (length + 1) for part in _QUEEN[direction])
-    elif way < _QUEEN_WAYS + 8:
-        right, up = _KNIGHT[way - _QUEEN_WAYS]
-    else:
-        direction, rank = divmod(way - _QUEEN_WAYS - 8, 3)
-        right, up, piece = direction - 1, 1, "nbr"[rank]
-    to_column, to_row = column + right, row + up
-    if not (0 <= to_column < 8 and 0 <= to_row < 8):  # noqa: PLR2004 - it is never legal, but needs a name of its own
-        return f"off the board {action}"
-    return f"{_FILES[column]}{row + 1}{_FILES[to_column]}{to_row + 1}{piece}"
