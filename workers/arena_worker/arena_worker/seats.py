@@ -39,8 +39,8 @@ class Decision(NamedTuple):
 
 
 def said_in(answer: dict[str, Any]) -> str | None:
-    """Return the words with which a policy gave its answer, if there are any."""
-    said = answer.get("said")
+    """Return the words with which a policy gave its answer, if there are any; the original's are `reasoning`."""
+    said = answer.get("said", answer.get("reasoning"))
     return said[:_MOST_SAID] if isinstance(said, str) else None
 
 

@@ -13,6 +13,7 @@ import pytest
 DEADLINE_S = 280
 WORKER = Path(__file__).parents[1]
 ODD = Path(__file__).parent / "odd_policy.py"
+ORIGINAL = Path(__file__).parent / "original_policy.py"
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +58,7 @@ class Arena:
                 "argv": [own["python"], str(ODD)],
                 "environ": {"PYTHONPATH": own["site"]},
             },
+            {"worker": "original", "profile": "default", "argv": [own["python"], str(ORIGINAL)], "environ": {}},
         ]
 
     def write(self, name, config, **top):

@@ -294,6 +294,19 @@ def test_an_environment_that_never_returns_ends_the_shard_and_is_named(arena):
     assert left_behind(str(arena.folder)) == []
 
 
+def test_answers_of_the_original_are_understood(arena):
+    config = arena.shard("CartPole-v1", {"old": {"worker": "original"}}, episodes=2, lanes=3)
+    _, found = arena.run("run", {**config, "failures": {"then": "random_legal"}, "record": {"steps": True}})
+    steps = [json.loads(line) for line in (arena.folder / "run" / "steps.jsonl").read_text().splitlines()]
+    for record in found:
+        (failure,) = record["failures"]
+        assert (failure["kind"], failure["step"], failure["then"]) == ("raised", 2, "random_legal")
+        assert failure["message"] == "the quota is used up"
+        own = [step for step in steps if step["episode"] == record["episode"]]
+        assert [step["actions"]["agent"] for step in own if step["step"] != 2] == [0] * (record["length"] - 1)
+        assert [step["said"]["agent"] for step in own[:2]] == ["move 1", "move 2"]
+
+
 def test_the_words_of_a_policy_stand_in_the_steps(arena):
     config = arena.shard("MiniGrid-Empty-5x5-v0", {"model": odd(thinks_s=0.01)}, episodes=1, failures={"retry": 1})
     config |= {"environment": {**config["environment"], "max_steps": 2}, "record": {"steps": True}}
