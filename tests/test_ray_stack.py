@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import psutil
 import pytest
 from frame_runs import wait_for_frames
+from mosaic_cli import Cli
 from stack import Stack, wait_until
 
 from mosaic_bus.commands import Cancel, Episodes, Metrics
@@ -39,7 +41,19 @@ def rays(run: str) -> list[psutil.Process]:
     return found
 
 
-def test_training_reports_each_agent_and_shows_frames_and_a_cancel_leaves_nothing(tmp_path):
+def named(stack: Stack, run: str, event: str) -> list[dict]:
+    """Events of a run's journal."""
+    journal = (stack.home.runs / run / "1" / "journal.jsonl").read_text()
+    found = [json.loads(line) for line in journal.splitlines(keepends=True) if line.endswith("\n")]
+    return [each for each in found if each["event"] == event]
+
+
+def said(stack: Stack, run: str, words: str) -> list[str]:
+    """Messages of a run that contain some words."""
+    return [each["message"] for each in named(stack, run, "log") if words in each["message"]]
+
+
+def test_training_reports_each_agent_shows_frames_pauses_and_a_cancel_leaves_nothing(tmp_path):
     with Stack(tmp_path / "home", environ={"MOSAIC_WORKERS": ""}) as stack:
         run = stack.submit(
             worker="ray",
@@ -54,6 +68,8 @@ def test_training_reports_each_agent_and_shows_frames_and_a_cancel_leaves_nothin
         assert set(stack.bus.request("telemetry", Metrics(run=run)).agents) >= set(summary.agents)
         one = stack.bus.request("telemetry", Episodes(run=run, agent="agent_0")).rows
         assert len(one) == summary.episodes >= 16
+        (warning,) = said(stack, run, "has reserved")
+        assert "reserved 1 CPUs, and may use 1.5" in warning
 
         config = {"mode": "resume_training", "checkpoint_path": "run:spread@last", "num_workers": 1, "num_cpus": 0.5}
         endless = {"total_timesteps": 10**9, "fastlane_video_mode": "single"}
@@ -61,6 +77,12 @@ def test_training_reports_each_agent_and_shows_frames_and_a_cancel_leaves_nothin
         stream = wait_for_frames(stack, watched)
         assert stream.newest.shape[2] == 3
         assert rays(watched)
+        wait_until("it trains", lambda: named(stack, watched, "scalars"), 400)
+        cli = Cli(stack.home.path)
+        cli("pause", watched, timeout=200)
+        wait_until("it is paused", lambda: said(stack, watched, "paused"), 400)
+        cli("unpause", watched, timeout=200)
+        wait_until("it goes on", lambda: said(stack, watched, "continued"), 400)
         stack.bus.request("scheduler", Cancel(run=watched))
         state = stack.wait_final(watched, 800)
         assert state.state == "cancelled", state.reason

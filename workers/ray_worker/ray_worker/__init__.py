@@ -75,7 +75,7 @@ def get_worker_metadata() -> WorkerMetadata:
             observation_spaces=("vector", "image"),
             max_agents=100,
             supports_self_play=True,
-            supports_population=True,
+            supports_population=True,  # of frozen copies, in SELF_PLAY
             supports_checkpointing=True,
             supports_pause_resume=True,
             supports_resume=True,

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -23,10 +24,10 @@ from typing import IO, Any
 
 from mosaic_worker.errors import ConfigError, InfrastructureError
 from ray_worker.config import ResourceConfig
-from ray_worker.keeper import DONE
+from ray_worker.keeper import DONE, end_session
 from ray_worker.sitecustomize import HOOK
 
-__all__ = ["check_resources", "connect", "cpus_here", "set_variables"]
+__all__ = ["RESERVED", "beyond_reservation", "check_cpus", "connect", "cpus_here", "set_variables"]
 
 _FOLDER = "ray"
 _LOCK = "keeper.lock"
@@ -36,13 +37,16 @@ _REACH_S = 5.0
 _END_S = 30.0
 """Deadline for the keeper to end Ray."""
 _MB = 2**20
+RESERVED = "MOSAIC_CPUS"
+"""The variable with the CPUs that a run of the platform has reserved."""
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 def set_variables(address: str, environ: MutableMapping[str, str]) -> None:
     """Set Ray's environment variables. Ray reads them when it is imported, so this comes first.
 
-    The run's own cluster has a token of its own. For another one, the user's token is used if there is any.
+    The run's own cluster has a token of its own and listens on this machine alone. For another one, the user's token is
+    used if there is any.
     """
     environ["RAY_USAGE_STATS_ENABLED"] = "0"
     environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -51,6 +55,7 @@ def set_variables(address: str, environ: MutableMapping[str, str]) -> None:
         environ["RAY_AUTH_MODE"] = "token"
         environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         environ.pop("RAY_AUTH_TOKEN_PATH", None)
+        environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray's only switch to 127.0.0.1; it works on Linux, too.
     elif "RAY_AUTH_MODE" not in environ:
         has_token = any(environ.get(name) for name in _TOKENS) or (Path.home() / ".ray" / "auth_token").is_file()
         environ["RAY_AUTH_MODE"] = "token" if has_token else "disabled"
@@ -61,19 +66,31 @@ def cpus_here() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def check_resources(resources: ResourceConfig, has: Mapping[str, float], where: str) -> None:
-    """Refuse a run that asks for more than a cluster has: Ray would wait for ever."""
-    problems = []
-    cpus = resources.num_workers * resources.num_cpus
-    if cpus > has.get("CPU", 0):
-        problems.append(
+def check_cpus(resources: ResourceConfig, cpus: float, where: str) -> None:
+    """Refuse a run whose env runners ask for more CPUs than a cluster has: Ray would wait for ever."""
+    needed = _cpus_of_runners(resources)
+    if needed > cpus:
+        raise ConfigError(
             f"resources.num_workers: {resources.num_workers} env runners with {resources.num_cpus:g} CPUs each need "
-            f"{cpus:g} CPUs, and {where} has {has.get('CPU', 0):g}; give fewer, or a smaller num_cpus to share CPUs"
+            f"{needed:g} CPUs, and {where} has {cpus:g}; give fewer, or a smaller num_cpus to share CPUs"
         )
-    if resources.num_gpus > has.get("GPU", 0):
-        problems.append(f"resources.num_gpus: {resources.num_gpus:g} needed, and {where} has {has.get('GPU', 0):g}")
-    if problems:
-        raise ConfigError(problems)
+
+
+def beyond_reservation(resources: ResourceConfig, environ: Mapping[str, str]) -> str | None:
+    """Describe the CPUs of this machine that a run may use beyond its reservation; None if there are none."""
+    reserved = float(environ.get(RESERVED) or math.inf)
+    used = 1 + (0 if resources.address else _cpus_of_runners(resources))
+    if used <= reserved:
+        return None
+    return (
+        f"the run has reserved {reserved:g} CPUs, and may use {used:g}: 1 for the learner, {resources.num_cpus:g} for "
+        f"each of {resources.num_workers} env runners. Other runs may be slowed down; submit it with "
+        f"resources.cpus={used:g}"
+    )
+
+
+def _cpus_of_runners(resources: ResourceConfig) -> float:
+    return resources.num_workers * resources.num_cpus
 
 
 @contextmanager
@@ -84,9 +101,8 @@ def connect(resources: ResourceConfig, run_dir: Path) -> Iterator[dict[str, Any]
 
         _init(ray, address, own=not resources.address)
         try:
-            where = f"the cluster at {address}" if resources.address else "this machine"
             has = ray.cluster_resources()
-            check_resources(resources, has, where)
+            check_cpus(resources, has.get("CPU", 0), f"the cluster at {address}")
             yield {"address": address, "nodes": len([node for node in ray.nodes() if node["Alive"]]), **has}
         finally:
             ray.shutdown()
@@ -143,20 +159,23 @@ def _own(resources: ResourceConfig, run_dir: Path) -> Iterator[str]:
         yield _address(keeper)
         is_well = True
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             keeper.communicate(DONE if is_well else b"", timeout=_END_S)
+        if keeper.returncode != 0:
+            end_session(keeper.pid)  # The keeper was killed, so nobody else ends Ray.
 
 
 def _start_keeper(resources: ResourceConfig, folder: Path, link: Path, lock: IO[str]) -> subprocess.Popen[bytes]:
     settings = {
         "folder": str(folder),
         "link": str(link),
-        "num_cpus": cpus_here(),
+        "num_cpus": max(1, math.ceil(_cpus_of_runners(resources))),
         "num_gpus": None,
         "object_store_bytes": resources.object_store_mb * _MB,
     }
     return subprocess.Popen(
         [sys.executable, "-m", "ray_worker.keeper", json.dumps(settings)],
+        env={**os.environ, "OMP_NUM_THREADS": str(max(1, int(resources.num_cpus)))},  # of each env runner
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -119,7 +119,7 @@ class ResourceConfig(_Part):
     )
     num_envs_per_worker: int = Field(default=1, ge=1, le=1000, description="Environments in each env runner")
     num_cpus: float = Field(default=1, ge=0, description="CPUs of each env runner")
-    num_gpus: float = Field(default=0, ge=0, description="GPUs of the learner")
+    num_gpus: float = Field(default=0, ge=0, description="GPUs of the learner, which is in the driver")
     address: str = Field(
         default="", description="Address of a running Ray cluster, host:port; empty: a cluster of the run's own"
     )

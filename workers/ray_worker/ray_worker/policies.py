@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gymnasium import spaces
-
 from mosaic_worker.errors import ConfigError
 from ray_worker.config import PolicyConfiguration, RayWorkerConfig
 from ray_worker.environments import AGENT, Spaces
@@ -96,8 +94,3 @@ def _seat(agents: tuple[str, ...], size: int, mirror: float, seed: int, agent_id
     if agents[draw % len(agents)] == agent_id:
         return MAIN
     return frozen_name(zlib.crc32(f"{seed}/{episode.id_}/{agent_id}".encode()) % size)
-
-
-def is_discrete(found: Spaces) -> bool:
-    """Whether all actions are one of a number."""
-    return all(isinstance(space, spaces.Discrete) for space in found.actions.values())

@@ -12,8 +12,8 @@ from mosaic_worker.context import Resume, RunContext
 from mosaic_worker.errors import ConfigError
 from ray_worker.analytics import write_manifest
 from ray_worker.checkpoints import FOLDERS, About, read_about
-from ray_worker.cluster import check_resources, cpus_here, set_variables
-from ray_worker.config import RayWorkerConfig
+from ray_worker.cluster import beyond_reservation, check_cpus, cpus_here, set_variables
+from ray_worker.config import RayWorkerConfig, ResourceConfig
 
 __all__ = ["preflight", "run", "training_config"]
 
@@ -42,13 +42,15 @@ def preflight(config: RayWorkerConfig, resume: Resume | None = None) -> dict[str
     wanted = training_config(config, about)
     set_variables(wanted.resources.address, os.environ)
     if not wanted.resources.address:
-        check_resources(wanted.resources, {"CPU": cpus_here(), "GPU": _gpus()}, "this machine")
+        check_cpus(wanted.resources, cpus_here(), "this machine")
+    _check_gpus(wanted.resources)
     from ray_worker.algo_params import A2C_NOTE  # noqa: PLC0415 - takes seconds
     from ray_worker.algorithms import algorithm_config, task_of  # noqa: PLC0415 - as above
 
     task = task_of(wanted)
     algorithm_config(task, wanted, 0, Path())  # RLlib has rules of its own.
     name = f"{task.algorithm} on {task.environment.env_id}"
+    warning = beyond_reservation(wanted.resources, os.environ)
     return {
         "mode": config.mode,
         "task": name if about is None else f"{name}, from step {about.step:,}",
@@ -59,6 +61,7 @@ def preflight(config: RayWorkerConfig, resume: Resume | None = None) -> dict[str
         "policies": dict(task.policies.agents),
         "settings": task.params,
         "notes": [A2C_NOTE] if task.algorithm == "A2C" else [],
+        "warnings": [] if warning is None else [warning],
     }
 
 
@@ -81,6 +84,8 @@ def run(context: Context) -> None:
     )
     for note in plan.get("notes", ()):
         emitter.log("info", note)
+    for warning in plan.get("warnings", ()):
+        emitter.log("warning", warning)
     try:
         summary = _evaluate(context, seed) if config.mode == "policy_eval" else _train(context, seed, versions)
     finally:
@@ -170,10 +175,15 @@ def _check_same(config: RayWorkerConfig, about: About, field: str) -> None:
         raise ConfigError(problems)
 
 
-def _gpus() -> int:
+def _check_gpus(resources: ResourceConfig) -> None:
+    """Refuse more GPUs than the driver sees. The learner is in the driver, also if the cluster is elsewhere."""
     import torch  # noqa: PLC0415 - takes a second
 
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if resources.num_gpus > gpus:
+        raise ConfigError(
+            f"resources.num_gpus: {resources.num_gpus:g} needed, and the machine of the learner, this one, has {gpus}"
+        )
 
 
 def _drawn_seed(run_id: str) -> int:

@@ -82,6 +82,15 @@ def members(session):
     return found
 
 
+def listening(processes):
+    """The addresses at which processes accept connections."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found += [each.laddr.ip for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+    return found
+
+
 def links_to(folder):
     return [link for link in Path(f"/tmp/mosaic-{os.getuid()}").glob("ray-*") if link.readlink().is_relative_to(folder)]
 
@@ -107,6 +116,9 @@ def test_a_run_is_paused_continued_and_stopped_and_leaves_nothing(runs):
     session = run.session()
     assert {process.name() for process in members(session)} >= {"raylet", "gcs_server"}
     assert links_to(run.folder)
+    open_to = listening([*members(session), psutil.Process(run.process.pid)])
+    assert open_to
+    assert set(open_to) <= {"127.0.0.1", "::ffff:127.0.0.1"}, "no other machine can reach the cluster"
 
     run.process.send_signal(signal.SIGUSR1)
     run.wait_for("checkpoint_saved")
@@ -151,8 +163,7 @@ def test_what_a_killed_keeper_left_is_removed_by_the_next_cluster(runs):
     assert code == 1
     failed = run.events()[-1]
     assert (failed["event"], failed["category"]) == ("run_failed", "infrastructure")
-    for process in members(session):
-        process.kill()
+    assert members(session) == [], "the driver has ended what the keeper could not"
     assert links_to(run.folder), "nobody was there to remove it"
     following = runs("following", total_timesteps=100, num_workers=0)
     assert following.end() == 0, following.log.read_text()
@@ -207,24 +218,44 @@ def two_nodes(rllib, tmp_path_factory):
         subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
+def runners_of(node, kind="EnvRunner"):
+    """The actors of a run on a node."""
+    return [process for process in members(node.pid) if kind in title(process)]
+
+
+def title(process):
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
 def test_a_run_spreads_over_two_nodes_and_leaves_the_cluster_as_it_was(rllib, runs, two_nodes):
     address, secrets, nodes = two_nodes
     rllib.environ.update(secrets)
     said = rllib.folder / "nodes.log"
     wait_until("both nodes have joined", lambda: said.read_text().count("Ray runtime started.") == len(nodes))
-    given = {"address": address, "num_workers": 2, "num_cpus": 1}
+    batch = {"train_batch_size_per_learner": 100}
+    given = {"address": address, "num_workers": 2, "num_cpus": 1, "algorithm": "IMPALA", "algo_params": batch}
     run = runs("spread", **given)
     run.wait_for("scalars")
+    learns = lambda: any("total_loss" in event["values"] for event in named(run.events(), "scalars"))  # noqa: E731
+    wait_until("it learns from what env runners on other nodes have sampled", learns)
     for node in nodes:
-        runners = [p for p in members(node.pid) if "EnvRunner" in " ".join(p.cmdline())]
-        assert len(runners) == 1, "one env runner on each node"
+        assert len(runners_of(node, "AgentEnvRunner")) == 1, "one env runner on each node"
     run.process.terminate()
     assert run.end() == 143
     assert named(run.events(), "checkpoint_saved")
     for node in nodes:
         assert node.poll() is None
-        gone = lambda node=node: not [p for p in members(node.pid) if "EnvRunner" in " ".join(p.cmdline())]  # noqa: E731
-        wait_until("its env runners are gone", gone)
+        wait_until("its env runners are gone", lambda node=node: not runners_of(node))
+
+    killed = runs("killed", address=address, num_workers=1)
+    killed.wait_for("scalars")
+    killed.process.kill()
+    killed.end()
+    for node in nodes:
+        wait_until("the env runners of a killed driver are gone", lambda node=node: not runners_of(node))
+        assert node.poll() is None
 
     many = runs("many", **{**given, "num_workers": 3})
     assert many.end() == 2
@@ -242,3 +273,21 @@ def test_a_cluster_that_cannot_be_reached_is_refused(runs):
         assert (failed["event"], failed["category"]) == ("run_failed", "configuration")
         assert failed["error"].startswith("resources.address")
         assert word in failed["error"]
+
+
+@pytest.mark.timeout(1600)
+def test_the_compliance_suite_passes(environment, tmp_path):
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("MOSAIC_", "PYTHON", "RAY_"))}
+    done = subprocess.run(
+        [environment["python"], "-m", "mosaic_worker.check", "ray", "--json", "--timeout", "600"],
+        cwd=tmp_path,
+        env={**clean, "PYTHONPATH": environment["site"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
+    report = json.loads(done.stdout)
+    assert {check["id"]: check["reason"] for check in report["checks"] if check["status"] == "fail"} == {}
+    passed = {check["id"] for check in report["checks"] if check["status"] == "pass"}
+    assert {"run", "same-seed", "sigterm", "interactive-agent", "interactive-lanes"} <= passed
