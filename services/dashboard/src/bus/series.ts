@@ -10,7 +10,7 @@ export function emptyCurve(): CurveColumns {
   return { steps: [], values: [], lows: [], highs: [], times: [], counts: [] };
 }
 
-/** Drop all points with a step greater than `cut`. Points are in the order of their steps. */
+/** Drop all points with a step greater than `cut`, each of one step. Points are in the order of their steps. */
 function cutAfter(curve: CurveColumns, cut: number): void {
   const keep = upperBound(curve.steps, cut);
   for (const column of COLUMNS) curve[column].length = keep;
@@ -47,9 +47,12 @@ export class CurveStore {
   position: number[] = [];
   readonly curves = new Map<string, CurveColumns>();
 
-  /** Apply a chunk. Returns false, and changes nothing, if it does not fit on to what is here. */
+  /**
+   * Apply a chunk. Returns false, and changes nothing, if it does not fit on to what is here: it continues elsewhere, or
+   * a new attempt plays a part again and a bucket of several points may lie across the cut.
+   */
   take(chunk: RunCurves): boolean {
-    if (chunk.since !== null && !equal(chunk.since, this.position)) return false;
+    if (chunk.since !== null && (!equal(chunk.since, this.position) || (chunk.cut !== null && this.thinned))) return false;
     for (const each of chunk.curves) this.takeCurve(each, chunk.since === null, chunk.cut);
     this.position = chunk.position;
     return true;
@@ -64,6 +67,10 @@ export class CurveStore {
       cutAfter(curve, cut);
     }
     insert(curve, chunk);
+  }
+
+  private get thinned(): boolean {
+    return [...this.curves.values()].some((curve) => curve.counts.some((count) => count > 1));
   }
 
   get longest(): number {
