@@ -48,7 +48,12 @@ export async function api<Result>(
     if (signal?.aborted) throw error;
     throw new Refusal(0, "no_connection", "The gateway does not answer. Is it running? (mosaic status)", {});
   }
-  const body = await answer.json().catch(() => null);
+  const body = await answer.json().catch((error) => {
+    // The connection may end in the middle of an answer, and so may the wish for it.
+    if (signal?.aborted) throw error;
+    if (answer.ok) throw new Refusal(0, "no_connection", "The gateway's answer broke off. Is it running? (mosaic status)", {});
+    return null;
+  });
   if (answer.ok) return body as Result;
   throw new Refusal(
     answer.status,
