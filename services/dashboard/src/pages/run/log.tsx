@@ -2,14 +2,17 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { watchLog } from "../../bus/log";
-import type { RunState } from "../../bus/types";
+import { MOST_LINES, watchLog } from "../../bus/log";
+import type { RunState, RunStateName } from "../../bus/types";
 import { CommandLine } from "../../parts/command";
+import { count } from "../../parts/format";
 import { AttemptChoice, attemptOf } from "./attempt_choice";
+
+const NOT_BEGUN = new Set<RunStateName>(["queued", "preparing", "starting"]);
 
 export function Log({ run }: { run: RunState }) {
   const attempt = attemptOf(run);
-  const watch = useMemo(() => watchLog(run.run, attempt), [run.run, attempt]);
+  const watch = useMemo(() => watchLog(run.run, attempt, !NOT_BEGUN.has(run.state)), [run.run, attempt]);
   useEffect(() => () => watch.end(), [watch]);
   const box = useRef<HTMLPreElement>(null);
   const follow = useSignal(true);
@@ -22,9 +25,12 @@ export function Log({ run }: { run: RunState }) {
       <div class="row">
         <AttemptChoice run={run} />
         {(rows[0]?.number ?? 0) > 0 && (
-          <button type="button" onClick={() => void watch.earlier()}>
-            Earlier lines
-          </button>
+          <>
+            <button type="button" onClick={() => void watch.earlier()}>
+              Earlier lines
+            </button>
+            <span class="muted" title={`The page keeps ${count(MOST_LINES)} of a log that grows`}>the last {count(rows.length)} lines</span>
+          </>
         )}
         <label class="row">
           <input type="checkbox" checked={follow.value} onChange={(event) => (follow.value = event.currentTarget.checked)} />
