@@ -1,10 +1,11 @@
-/** What a comparison needs of its runs: specifications, scores and curves, asked for again while runs go on. */
+/** What a comparison needs of its runs: specifications, scores and curves, and what is new of them while runs go on. */
 
 import { signal, type Signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { api, explain } from "../bus/api";
 import { summaryOf } from "../bus/all_runs";
-import { isFinal, type CurveChunk, type RunCurves, type RunDetail, type RunSpec, type RunState } from "../bus/types";
+import { CurveStore } from "../bus/series";
+import { isFinal, type CurveColumns, type RunCurves, type RunDetail, type RunSpec, type RunState } from "../bus/types";
 
 const AT_ONCE = 8;
 const RUNS_PER_QUESTION = 20;
@@ -17,19 +18,26 @@ const specs: Signal<ReadonlyMap<string, RunSpec>> = signal(new Map());
 
 export interface Collected {
   specs: ReadonlyMap<string, RunSpec>;
-  curves: ReadonlyMap<string, CurveChunk>;
+  curves: ReadonlyMap<string, CurveColumns>;
   scores: ReadonlyMap<string, number>;
   /** Whether everything was asked for once. */
   complete: boolean;
   problem: string;
 }
 
-const curves: Signal<{ metric: string; found: ReadonlyMap<string, CurveChunk>; complete: boolean }> = signal({ metric: "", found: new Map(), complete: false });
+interface Found {
+  metric: string;
+  /** What is known of each run that was asked for, with the position to which it is known. */
+  stores: ReadonlyMap<string, CurveStore>;
+  complete: boolean;
+}
+
+const curves: Signal<Found> = signal({ metric: "", stores: new Map(), complete: false });
 const problem = signal("");
 
 export function useCollected(chosen: RunState[], metric: string): Collected {
   const ids = chosen.map((run) => run.run).join(" ");
-  const live = chosen.some((run) => !isFinal(run));
+  const live = chosen.some(growing);
   useEffect(() => {
     const stop = new AbortController();
     let timer = 0;
@@ -49,7 +57,7 @@ export function useCollected(chosen: RunState[], metric: string): Collected {
     };
   }, [ids, metric, live]);
   const known = new Map(chosen.flatMap((run): [string, RunSpec][] => (specs.value.has(run.run) ? [[run.run, specs.value.get(run.run) as RunSpec]] : [])));
-  const found = curves.value.metric === metric ? curves.value.found : new Map<string, CurveChunk>();
+  const found = curvesOf(metric);
   const scores = new Map(
     chosen.flatMap((run): [string, number][] => {
       const score = scoreOf(run.run, metric, found.get(run.run));
@@ -59,7 +67,22 @@ export function useCollected(chosen: RunState[], metric: string): Collected {
   return { specs: known, curves: found, scores, complete: known.size === chosen.length && curves.value.complete, problem: problem.value };
 }
 
-function scoreOf(run: string, metric: string, curve: CurveChunk | undefined): number | null {
+/** Whether more points may come: the run goes on, or telemetry has not stored its end. */
+function growing(run: RunState): boolean {
+  return !isFinal(run) || summaryOf(run.run)?.complete === false;
+}
+
+function curvesOf(metric: string): ReadonlyMap<string, CurveColumns> {
+  if (curves.value.metric !== metric) return new Map();
+  return new Map(
+    [...curves.value.stores].flatMap(([run, store]): [string, CurveColumns][] => {
+      const curve = store.curves.get(metric);
+      return curve?.steps.length ? [[run, curve]] : [];
+    }),
+  );
+}
+
+function scoreOf(run: string, metric: string, curve: CurveColumns | undefined): number | null {
   if (metric === "episode_return") return summaryOf(run)?.return_mean ?? null;
   if (!curve) return null;
   let left = LAST_POINTS;
@@ -91,18 +114,30 @@ async function loadSpecs(chosen: RunState[]): Promise<void> {
 }
 
 async function loadCurves(chosen: RunState[], metric: string, stop: AbortSignal): Promise<void> {
-  const found = new Map<string, CurveChunk>();
-  for (let at = 0; at < chosen.length; at += RUNS_PER_QUESTION) {
-    const runs = chosen.slice(at, at + RUNS_PER_QUESTION).map((run) => run.run);
-    const args = { runs, metrics: [metric], max_points: POINTS };
+  const now = curves.peek();
+  const stores = new Map(now.metric === metric ? now.stores : []);
+  const wanted = chosen.filter((run) => !stores.has(run.run) || growing(run)).map((run) => run.run);
+  for (let at = 0; at < wanted.length; at += RUNS_PER_QUESTION) {
+    const runs = wanted.slice(at, at + RUNS_PER_QUESTION);
+    const since = Object.fromEntries(
+      runs.flatMap((run): [string, number[]][] => {
+        const store = stores.get(run);
+        return store?.position.length && store.longest <= 2 * POINTS ? [[run, store.position]] : [];
+      }),
+    );
+    const args = { runs, metrics: [metric], max_points: POINTS, since };
     // A single run that has no events yet is refused; of several, those without are left out.
     const answer = await api<{ runs: RunCurves[] }>("telemetry", "series", args, stop).catch((error) => {
       if (runs.length === 1 && error.code === "unknown_run") return { runs: [] };
       throw error;
     });
-    for (const each of answer.runs) if (each.curves[0]?.points) found.set(each.run, each.curves[0]);
+    for (const each of answer.runs) {
+      const store = stores.get(each.run) ?? new CurveStore();
+      if (store.take(each)) stores.set(each.run, store);
+      else if (stores.delete(each.run)) wanted.push(each.run); // it does not fit on to what is here: ask for the whole
+    }
   }
-  if (!stop.aborted) curves.value = { metric, found, complete: true };
+  if (!stop.aborted) curves.value = { metric, stores, complete: true };
 }
 
 /** The metrics that the chosen runs have, most common first. */

@@ -10,7 +10,7 @@ const EDGE = { left: 70, right: 20, top: 40, bottom: 50 };
 
 type Point = [number, number];
 type Mark =
-  | { kind: "line"; points: Point[]; colour: string; width: number; alpha: number }
+  | { kind: "line"; points: Point[]; colour: string; width: number; alpha: number; dash: number[] }
   | { kind: "area"; points: Point[]; colour: string; alpha: number }
   | { kind: "text"; at: Point; text: string; colour: string; size: number; align: "start" | "middle" | "end" };
 
@@ -37,7 +37,7 @@ function marks({ title, xLabel, yLabel, lines }: Drawing): Mark[] {
   ];
   const drawn: Mark[] = [{ kind: "text", at: [EDGE.left, 22], text: title, colour: ink, size: 16, align: "start" }];
   for (const y of ticks(y0, y1)) {
-    drawn.push({ kind: "line", points: [at(x0, y), at(x1, y)], colour: rule, width: 1, alpha: 1 });
+    drawn.push({ kind: "line", points: [at(x0, y), at(x1, y)], colour: rule, width: 1, alpha: 1, dash: [] });
     drawn.push({ kind: "text", at: [EDGE.left - 8, at(x0, y)[1] + 4], text: figure(y), colour: grey, size: 12, align: "end" });
   }
   for (const x of ticks(x0, x1)) {
@@ -47,7 +47,7 @@ function marks({ title, xLabel, yLabel, lines }: Drawing): Mark[] {
   for (const line of lines) drawn.push(...lineMarks(line, at));
   let left = EDGE.left;
   for (const line of lines.filter((each) => !each.thin)) {
-    drawn.push({ kind: "line", points: [[left, 34], [left + 18, 34]], colour: resolveColour(line.colour), width: 3, alpha: 1 });
+    drawn.push({ kind: "line", points: [[left, 34], [left + 18, 34]], colour: resolveColour(line.colour), width: 3, alpha: 1, dash: line.dash ?? [] });
     drawn.push({ kind: "text", at: [left + 24, 38], text: line.label, colour: ink, size: 12, align: "start" });
     left += 44 + 7 * line.label.length;
   }
@@ -61,7 +61,7 @@ function lineMarks(line: Line, at: (x: number, y: number) => Point): Mark[] {
   if (!line.thin && line.low.some((each) => each !== null)) {
     found.push({ kind: "area", points: [...path(line.high), ...path(line.low).reverse()], colour, alpha: 0.18 });
   }
-  found.push({ kind: "line", points: path(line.y), colour, width: line.thin ? 1 : 2.5, alpha: line.thin ? 0.35 : 1 });
+  found.push({ kind: "line", points: path(line.y), colour, width: line.thin ? 1 : 2.5, alpha: line.thin ? 0.35 : 1, dash: line.dash ?? [] });
   return found;
 }
 
@@ -93,7 +93,7 @@ export function toSvg(drawing: Drawing): string {
       return `<text x="${mark.at[0].toFixed(1)}" y="${mark.at[1].toFixed(1)}" fill="${mark.colour}" font-size="${mark.size}" text-anchor="${mark.align}">${escape(mark.text)}</text>`;
     }
     if (mark.kind === "area") return `<polygon points="${list(mark.points)}" fill="${mark.colour}" fill-opacity="${mark.alpha}"/>`;
-    return `<polyline points="${list(mark.points)}" fill="none" stroke="${mark.colour}" stroke-width="${mark.width}" stroke-opacity="${mark.alpha}"/>`;
+    return `<polyline points="${list(mark.points)}" fill="none" stroke="${mark.colour}" stroke-width="${mark.width}" stroke-opacity="${mark.alpha}" stroke-dasharray="${mark.dash.join(" ")}"/>`;
   });
   const ground = `<rect width="${WIDTH}" height="${HEIGHT}" fill="${resolveColour("var(--surface)")}"/>`;
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${HEIGHT}" font-family="sans-serif">\n${[ground, ...body].join("\n")}\n</svg>\n`;
@@ -124,6 +124,7 @@ export function toPng(drawing: Drawing): Promise<Blob | null> {
       draw.fillStyle = mark.colour;
       draw.fill();
     } else {
+      draw.setLineDash(mark.dash);
       draw.strokeStyle = mark.colour;
       draw.lineWidth = mark.width;
       draw.stroke();

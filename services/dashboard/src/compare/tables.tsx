@@ -2,7 +2,9 @@
 
 import type { RunState } from "../bus/types";
 import { StateBadge } from "../parts/badges";
+import { Mark } from "../parts/curves";
 import { figure, shortId } from "../parts/format";
+import type { Style } from "../parts/palette";
 import type { Collected } from "./data";
 import { download, toCsv } from "./figure";
 import { shortNames, text, valueAt, type Setting } from "./folding";
@@ -19,12 +21,12 @@ interface Row {
 export function SettingTable(props: {
   settings: Setting[];
   collected: Collected;
-  colours: ReadonlyMap<string, string>;
+  styles: ReadonlyMap<string, Style>;
   names: ReadonlyMap<string, string>;
   paths: string[];
   metric: string;
 }) {
-  const { settings, collected, colours, names, paths, metric } = props;
+  const { settings, collected, styles, names, paths, metric } = props;
   const rows = settings
     .map((setting): Row => ({ setting, scores: setting.runs.flatMap((run) => (collected.scores.has(run) ? [collected.scores.get(run) as number] : [])) }))
     .sort((a, b) => (b.scores.length ? mean(b.scores) : -Infinity) - (a.scores.length ? mean(a.scores) : -Infinity));
@@ -64,7 +66,7 @@ export function SettingTable(props: {
           </thead>
           <tbody>
             {rows.map((row) => (
-              <SettingRow key={row.setting.label} row={row} colour={colours.get(row.setting.label) ?? "var(--muted)"} names={names} />
+              <SettingRow key={row.setting.label} row={row} style={styles.get(row.setting.label)} names={names} />
             ))}
           </tbody>
         </table>
@@ -82,13 +84,13 @@ function between(interval: Interval): string {
   return interval ? `[${figure(interval[0])}, ${figure(interval[1])}]` : "–";
 }
 
-function SettingRow({ row, colour, names }: { row: Row; colour: string; names: ReadonlyMap<string, string> }) {
+function SettingRow({ row, style, names }: { row: Row; style: Style | undefined; names: ReadonlyMap<string, string> }) {
   const { setting, scores } = row;
   const has = scores.length > 0;
   return (
     <tr>
       <td>
-        <span class="mark" style={{ "--mark": colour }} />
+        {style && <Mark {...style} />}
         {setting.label}
       </td>
       <td class="right number">{scores.length}</td>

@@ -18,7 +18,8 @@ import { CommandLine, quote } from "../parts/command";
 import { smooth, smoothedValues, xOf, type Line } from "../parts/curve";
 import { Empty } from "../parts/empty";
 import { count } from "../parts/format";
-import { colourIndexes, colourVariable } from "../parts/palette";
+import { Mark } from "../parts/curves";
+import { stylesOf, type Style } from "../parts/palette";
 import { query, setQuery } from "../router";
 
 const MOST_RUNS = 500;
@@ -57,7 +58,7 @@ interface Drawn {
   setting: Setting;
   folded: Folded;
   members: (number | null)[][];
-  colour: string;
+  style: Style;
 }
 
 function Comparison({ chosen }: { chosen: RunState[] }) {
@@ -80,7 +81,7 @@ function Comparison({ chosen }: { chosen: RunState[] }) {
   };
   const paths = settingPaths(collected.specs);
   const scored = chosen.map((run) => run.run).filter((run) => collected.scores.has(run) && collected.specs.has(run));
-  const colourOf = (run: string) => drawn.find((each) => each.setting.runs.includes(run))?.colour ?? "var(--muted)";
+  const colourOf = (run: string) => drawn.find((each) => each.setting.runs.includes(run))?.style.colour ?? "var(--muted)";
   return (
     <>
       {collected.problem && (
@@ -100,7 +101,7 @@ function Comparison({ chosen }: { chosen: RunState[] }) {
         <Key drawn={drawn} />
         <Exports drawing={drawing} drawn={drawn} grid={grid} axis={axis} />
       </section>
-      <SettingTable settings={settings} collected={collected} colours={new Map(drawn.map((each) => [each.setting.label, each.colour]))} names={names} paths={paths} metric={metric} />
+      <SettingTable settings={settings} collected={collected} styles={new Map(drawn.map((each) => [each.setting.label, each.style]))} names={names} paths={paths} metric={metric} />
       {paths.length > 0 && scored.length > 1 && (
         <section class="card" aria-label="Configuration and result">
           <h2>Configuration and result</h2>
@@ -138,26 +139,26 @@ function drawSettings(settings: Setting[], collected: Collected, axis: "steps" |
     }),
   );
   const grid = gridOver([...single.values()].map((each) => each.x));
-  const colours = colourIndexes(settings.map((each) => each.label));
+  const styles = stylesOf(settings.map((each) => each.label));
   const drawn = settings.map((setting) => {
     const members = setting.runs.flatMap((run) => {
       const own = single.get(run);
       return own ? [interpolate(grid, own.x, own.y)] : [];
     });
-    const colour = colourVariable(colours.get(setting.label) ?? 0);
-    return { setting, members, colour, folded: foldCurves(members, grid.length, statistic) };
+    const style = styles.get(setting.label) as Style;
+    return { setting, members, style, folded: foldCurves(members, grid.length, statistic) };
   });
   return { grid, drawn };
 }
 
-function linesOf({ setting, folded, members, colour }: Drawn, grid: number[], thin: boolean): Line[] {
+function linesOf({ setting, folded, members, style }: Drawn, grid: number[], thin: boolean): Line[] {
   const none = grid.map(() => null);
   const several = members.length > 1;
   // Where some have not come that far, an interval of two would dwarf the rest: it is drawn from three, or where all are.
   const shown = (column: (number | null)[]) => column.map((each, i) => ((folded.n[i] ?? 0) >= Math.min(3, members.length) ? each : null));
   const behind: Line[] = members.map((y, i) => ({
     label: `${setting.label} ${i}`,
-    colour,
+    ...style,
     x: grid,
     y,
     low: none,
@@ -166,7 +167,7 @@ function linesOf({ setting, folded, members, colour }: Drawn, grid: number[], th
   }));
   const front: Line = {
     label: setting.label,
-    colour,
+    ...style,
     x: grid,
     y: folded.centre,
     low: several ? shown(folded.low) : none,
@@ -179,9 +180,9 @@ function linesOf({ setting, folded, members, colour }: Drawn, grid: number[], th
 function Key({ drawn }: { drawn: Drawn[] }) {
   return (
     <div class="legend">
-      {drawn.map(({ setting, members, colour }) => (
+      {drawn.map(({ setting, members, style }) => (
         <span key={setting.label}>
-          <span class="mark" style={{ "--mark": colour }} />
+          <Mark {...style} />
           {setting.label} <span class="muted number">n = {members.length}</span>
         </span>
       ))}

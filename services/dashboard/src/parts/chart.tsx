@@ -31,7 +31,7 @@ export function Chart(props: ChartProps) {
   onZoom.current = props.onZoom;
   const empty = !lines.some((line) => line.x.length);
   // Another set of lines, axis or theme is another plot; new points are only new data.
-  const shape = JSON.stringify([lines.map((l) => [l.label, l.colour, !!l.smooth, l.thin]), x, logX, logY, height, theme.value, empty]);
+  const shape = JSON.stringify([lines.map((l) => [l.label, l.colour, l.dash, !!l.smooth, l.thin]), x, logX, logY, height, theme.value, empty]);
 
   useEffect(() => {
     const at = place.current;
@@ -140,12 +140,13 @@ function options(lines: Line[], settings: Settings, onZoom: ZoomRef): uPlot.Opti
 function seriesOf(line: Line): uPlot.Series[] {
   const colour = resolveColour(line.colour);
   const edge: uPlot.Series = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
+  const dash = line.dash ?? [];
   const behind = line.smooth ? faint(colour, 0.35) : colour;
   return [
     edge,
     edge,
-    { label: line.label, stroke: behind, width: line.thin || line.smooth ? 1 : 1.5, points: { show: false }, spanGaps: true },
-    { stroke: colour, width: 2, points: { show: false }, spanGaps: true, show: !!line.smooth },
+    { label: line.label, stroke: behind, width: line.thin || line.smooth ? 1 : 1.5, dash, points: { show: false }, spanGaps: true },
+    { stroke: colour, width: 2, dash, points: { show: false }, spanGaps: true, show: !!line.smooth },
   ];
 }
 

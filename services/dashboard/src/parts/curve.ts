@@ -10,6 +10,8 @@ export interface Line {
   label: string;
   /** A CSS colour, such as `var(--curve-0)`. */
   colour: string;
+  /** Lengths of dashes and gaps; a solid line if it is left out or empty. */
+  dash?: number[];
   x: number[];
   y: (number | null)[];
   low: (number | null)[];

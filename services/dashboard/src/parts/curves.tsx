@@ -8,7 +8,7 @@ import type { CurveColumns, RunCurves } from "../bus/types";
 import { Chart } from "./chart";
 import { seedBefore, smooth, smoothedValues, stepsOf, xOf, type Line, type XAxis } from "./curve";
 import { figure } from "./format";
-import { colourIndexes, colourVariable } from "./palette";
+import { stylesOf, type Style } from "./palette";
 
 export interface CurveSettings {
   x: XAxis;
@@ -44,11 +44,11 @@ export function Curves({ run, metrics, settings, label, height, zoom, onZoom }: 
   const last = Math.max(-1, ...metrics.map((metric) => whole(metric).steps.at(-1) ?? -1));
   const detail = useZoom(run, metrics, settings, zoom, last);
   const start = Math.min(...metrics.map((metric) => firstTime(whole(metric))));
-  const colours = colourIndexes(metrics);
+  const styles = stylesOf(metrics);
   const lines = metrics.map((metric) => {
     const curve = detail?.get(metric) ?? whole(metric);
     const seed = detail ? seedBefore(whole(metric), settings.smoothing, curve.steps[0] ?? 0) : null;
-    return lineOf(metric, curve, settings, start, colours.get(metric) ?? 0, seed);
+    return lineOf(metric, curve, settings, start, styles.get(metric) as Style, seed);
   });
   const takeZoom = (range: [number, number] | null) => {
     if (!range) return onZoom(null);
@@ -82,13 +82,13 @@ function lineOf(
   curve: CurveColumns,
   settings: CurveSettings,
   start: number,
-  colour: number,
+  style: Style,
   seed: ReturnType<typeof seedBefore>,
 ): Line {
   const { smoothing } = settings;
   return {
     label: metric,
-    colour: colourVariable(colour),
+    ...style,
     x: xOf(curve, settings.x, start),
     y: curve.values,
     low: curve.lows,
@@ -120,7 +120,8 @@ function useZoom(
       askedAt = newest.current;
       const args = { runs: [run], metrics, agent, max_points: maxPoints, first_step: first, last_step: end };
       const answer = await api<{ runs: RunCurves[] }>("telemetry", "series", args, stop.signal).catch(() => null);
-      if (answer && !stop.signal.aborted) {
+      if (!answer) askedAt = -1; // the store may be away for a moment
+      else if (!stop.signal.aborted) {
         found.value = new Map((answer.runs[0]?.curves ?? []).map((curve) => [curve.metric, curve]));
       }
     };
@@ -135,6 +136,15 @@ function useZoom(
   return zoom ? found.value : null;
 }
 
+/** A piece of a line, as it is drawn. */
+export function Mark({ colour, dash = [] }: { colour: string; dash?: number[] }) {
+  return (
+    <svg class="mark" width="26" height="4" aria-hidden="true">
+      <line x1="0" y1="2" x2="26" y2="2" stroke={colour} stroke-width="3" stroke-dasharray={dash.join(" ")} />
+    </svg>
+  );
+}
+
 export function Legend({ lines }: { lines: Line[] }) {
   // What all names begin with says nothing in a list of them.
   const prefix = lines[0]?.label.match(/^.*\//)?.[0] ?? "";
@@ -143,7 +153,7 @@ export function Legend({ lines }: { lines: Line[] }) {
     <div class="legend">
       {lines.map((line) => (
         <span key={line.label}>
-          <span class="mark" style={{ "--mark": line.colour }} />
+          <Mark {...line} />
           {line.label.slice(shared)} <span class="number muted">{figure((line.smooth ?? line.y).at(-1))}</span>
         </span>
       ))}

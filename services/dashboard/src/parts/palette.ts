@@ -1,23 +1,51 @@
-/** Colours of curves. A name keeps its colour on every page and in every session, as far as ten colours go. */
+/** Colours of curves. A name keeps its colour in this browser; two shown names of one colour differ by their dashes. */
 
 import { theme } from "../theme";
 
 const COLOURS = 10;
+/** Lengths of dashes and gaps, in pixels; the first is a solid line. */
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+const KEY = "mosaic-colours";
+const MOST_REMEMBERED = 500;
 
-/** The custom property of a colour, for CSS. */
-export function colourVariable(index: number): string {
-  return `var(--curve-${index % COLOURS})`;
+export interface Style {
+  /** A CSS colour. */
+  colour: string;
+  dash: number[];
 }
 
-/** The colours of several names: each by its hash, or the next free one, so that no two of up to ten are equal. */
-export function colourIndexes(names: readonly string[]): Map<string, number> {
-  const taken = new Set<number>();
-  const found = new Map<string, number>();
-  for (const name of [...names].sort()) {
-    let index = hash(name) % COLOURS;
-    for (let tried = 0; taken.has(index) && tried < COLOURS; tried++) index = (index + 1) % COLOURS;
-    taken.add(index);
-    found.set(name, index);
+const remembered = new Map<string, number>(recall());
+
+function recall(): [string, number][] {
+  try {
+    return JSON.parse(localStorage.getItem(KEY) ?? "[]") as [string, number][];
+  } catch {
+    return []; // not written by this page
+  }
+}
+
+function remember(name: string, index: number): void {
+  remembered.set(name, index);
+  for (const oldest of remembered.keys()) if (remembered.size > MOST_REMEMBERED) remembered.delete(oldest);
+  localStorage.setItem(KEY, JSON.stringify([...remembered]));
+}
+
+/** How to draw several names: each in its own colour, a new one in a free colour, dashed if its colour is taken. */
+export function stylesOf(names: readonly string[]): Map<string, Style> {
+  const uses = new Array<number>(COLOURS).fill(0);
+  const found = new Map<string, Style>();
+  const sorted = [...new Set(names)].sort();
+  for (const name of [...sorted.filter((each) => remembered.has(each)), ...sorted.filter((each) => !remembered.has(each))]) {
+    let index = remembered.get(name);
+    if (index === undefined) {
+      const first = hash(name) % COLOURS;
+      const free = uses.map((_, i) => (first + i) % COLOURS).find((each) => !uses[each]);
+      index = free ?? first;
+      remember(name, index);
+    }
+    const used = uses[index] ?? 0;
+    uses[index] = used + 1;
+    found.set(name, { colour: `var(--curve-${index})`, dash: DASHES[used % DASHES.length] as number[] });
   }
   return found;
 }
