@@ -45,6 +45,11 @@ function field(path: string, types: string[], preset: unknown, help: string): Fi
   return { path, label: path, types, choices: [], default: preset, help };
 }
 
+/** All fields of a worker that a form shows, by path. */
+export function byPath({ first, hyperparameters, rest }: FormFields): Map<string, Field> {
+  return new Map([...first, ...hyperparameters, ...rest].map((each) => [each.path, each]));
+}
+
 export function fieldsOf(description: Description, algorithm: string): FormFields {
   const all = flatten(description.config_schema, description.config_schema, "config", DEEPEST);
   const shown = withoutRepetitions(all);

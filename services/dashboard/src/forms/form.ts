@@ -3,12 +3,11 @@
 import { computed, effect, signal, type ReadonlySignal, type Signal } from "@preact/signals";
 import { api, explain, type Problem } from "../bus/api";
 import type { RunSpec } from "../bus/types";
+import { hasSecrets } from "../parts/spec";
 import { RUN_FIELDS, textOf, valueOf, type Field } from "./fields";
 
 type Document = Record<string, unknown>;
 const CHECK_AFTER_MS = 250;
-/** What the gateway puts in the place of a secret: it must not be sent back. */
-const MASKED = "•••";
 
 export interface Checked {
   ok: boolean;
@@ -24,6 +23,8 @@ export class Form {
   readonly texts: Signal<Readonly<Record<string, string>>> = signal({});
   /** Fields that were left out since the page does not get to see their values. */
   readonly secrets: Signal<string[]> = signal([]);
+  /** The field that names the algorithm, and the part of the configuration with its hyperparameters. */
+  algorithm = { field: "", room: "" };
   /** The fields of the worker, by path. */
   readonly known: Signal<ReadonlyMap<string, Field>> = signal(new Map());
   readonly checked: Signal<Checked | null> = signal(null);
@@ -41,6 +42,9 @@ export class Form {
 
   set(path: string, text: string): void {
     const next = { ...this.texts.peek() };
+    const { field, room } = this.algorithm;
+    // The hyperparameters of another algorithm may mean nothing to this one.
+    if (room && path === field) for (const each of Object.keys(next)) if (each.startsWith(`${room}.`)) delete next[each];
     if (text === "") delete next[path];
     else next[path] = text;
     this.texts.value = next;
@@ -52,7 +56,7 @@ export class Form {
     const hidden: string[] = [];
     for (const [path, value] of leaves(spec, this.known.peek())) {
       if (path === "worker" || path === "profile" || options.only?.(path) === false) continue;
-      if (JSON.stringify(value).includes(MASKED)) hidden.push(path);
+      if (hasSecrets(value)) hidden.push(path);
       else next[path] = textOf(value);
     }
     this.texts.value = next;

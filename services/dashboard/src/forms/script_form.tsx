@@ -54,7 +54,9 @@ export function ScriptForm() {
 }
 
 function ScriptList({ chosen, choose }: { chosen: string; choose: (path: string) => void }) {
-  const host = [...hosts.value.keys()][0] ?? "";
+  const names = [...hosts.value.keys()].sort();
+  const picked = useSignal("");
+  const host = names.includes(picked.value) ? picked.value : (names[0] ?? "");
   const folder = useSignal("");
   const found = useSignal<{ folder: string; scripts: ShellScript[] } | null>(null);
   const problem = useSignal("");
@@ -76,6 +78,16 @@ function ScriptList({ chosen, choose }: { chosen: string; choose: (path: string)
           void look();
         }}
       >
+        {names.length > 1 && (
+          <label class="row">
+            host
+            <select value={host} onChange={(event) => (picked.value = event.currentTarget.value)}>
+              {names.map((each) => (
+                <option key={each}>{each}</option>
+              ))}
+            </select>
+          </label>
+        )}
         <label for="script-folder">Folder on {host}</label>
         <input
           id="script-folder"

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { hosts } from "../bus/states";
 import { InstallButton } from "../workers/install";
-import { fieldsOf, RUN_FIELDS, type Field, type FormFields } from "./fields";
+import { byPath, fieldsOf, RUN_FIELDS, type Field, type FormFields } from "./fields";
 import { problemsByField, type Form } from "./form";
 import { FieldGroup, FieldInput } from "./inputs";
 import { Outcome } from "./outcome";
@@ -84,10 +84,12 @@ export function WorkerFields({ form, description, first, action, command, childr
     form.text(fields.algorithm) || String(description.example_config[fields.algorithm.replace("config.", "")] ?? "");
   const named = algorithmOf(fieldsOf(description, ""));
   const found = fieldsOf(description, named);
-  const all = [...found.first, ...found.hyperparameters, ...found.rest];
+  const all = [...byPath(found).values()];
   const known = all.map((each) => each.path).join(" ");
+  const room = description.capabilities.parameters_field ?? "";
   useEffect(() => {
-    form.known.value = new Map(all.map((each) => [each.path, each]));
+    form.known.value = byPath(found);
+    form.algorithm = { field: found.algorithm, room: room && `config.${room}` };
   }, [known]);
   useEffect(() => form.startChecking(), [form]);
   const shown = [...all, ...RUN_FIELDS].map((each) => each.path);

@@ -9,7 +9,7 @@ import { FromCheckpoint } from "../forms/from_checkpoint";
 import { useDuplicate } from "../forms/duplicate";
 import { Form } from "../forms/form";
 import { ScriptForm } from "../forms/script_form";
-import { textOf } from "../forms/fields";
+import { byPath, fieldsOf } from "../forms/fields";
 import { describe, profiles, workerNames, type Description } from "../forms/workers";
 import { Empty } from "../parts/empty";
 import { currentTab, Tabs } from "../parts/tabs";
@@ -101,16 +101,15 @@ function TrainForm() {
 function useExample(form: Form, description: Description | null, duplicated: boolean): void {
   useEffect(() => {
     if (!description || duplicated || Object.keys(form.texts.peek()).length) return;
-    const asked = query.peek();
-    const example: Record<string, string> = {};
-    for (const [name, value] of Object.entries(description.example_config)) {
-      if (typeof value !== "object") example[`config.${name}`] = textOf(value);
-    }
-    const algorithm = asked.get("algo");
-    const card = description.algorithms.find((each) => each.name === algorithm);
-    const names = new Set(description.algorithms.map((each) => each.name.toLowerCase()));
-    const key = Object.keys(example).find((path) => names.has((example[path] as string).toLowerCase()));
-    if (card && key) example[key] = card.name;
-    form.texts.value = example;
+    const fields = fieldsOf(description, "");
+    const asked = query.peek().get("algo");
+    const card = description.algorithms.find((each) => each.name === asked);
+    const named = String(description.example_config[fields.algorithm.replace("config.", "")] ?? "");
+    // Maps are taken apart where the form has fields for what is in them.
+    form.known.value = byPath(fieldsOf(description, named));
+    const room = `config.${description.capabilities.parameters_field}.`;
+    const other = card && card.name !== named;
+    form.fill({ config: description.example_config }, { only: (path) => !other || !path.startsWith(room) });
+    if (card && fields.algorithm) form.set(fields.algorithm, card.name);
   }, [description]);
 }

@@ -25,6 +25,13 @@ const DEFAULTS: Record<string, unknown> = {
 
 type Document = Record<string, unknown>;
 
+/** What the gateway puts in the place of a secret: it must not be sent back. */
+export const MASKED = "•••";
+
+export function hasSecrets(value: unknown): boolean {
+  return JSON.stringify(value).includes(MASKED);
+}
+
 function isMap(value: unknown): value is Document {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -2,7 +2,7 @@
 
 import type { RunDetail } from "../../bus/types";
 import { CommandLine } from "../../parts/command";
-import { asCommand, asYaml } from "../../parts/spec";
+import { asCommand, asYaml, hasSecrets, MASKED } from "../../parts/spec";
 
 export function Config({ detail }: { detail: RunDetail | null }) {
   if (!detail) return <p class="muted">Asking the scheduler …</p>;
@@ -10,6 +10,11 @@ export function Config({ detail }: { detail: RunDetail | null }) {
   return (
     <div class="stack">
       <CommandLine command={asCommand(detail.spec)} label="the command that submits this run" />
+      {hasSecrets(detail.spec) && (
+        <p class="muted" id="secrets">
+          <b>{MASKED}</b> stands for a secret that the page does not get to see. Put yours in its place before you submit this; <code>mosaic rerun {detail.run.name}</code> needs none.
+        </p>
+      )}
       <div class="grid config-grid">
         <div>
           <h3>Config</h3>

@@ -4,11 +4,12 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { api, explain, Refusal } from "../../bus/api";
 import { link } from "../../bus/connection";
-import { runs, summaries } from "../../bus/states";
-import { isFinal, type RunDetail, type RunState, type RunSummary } from "../../bus/types";
+import { loadSummaries, summaryOf } from "../../bus/all_runs";
+import { runs } from "../../bus/states";
+import { isFinal, type RunDetail, type RunState } from "../../bus/types";
 import { Copy } from "../../parts/command";
 import { Empty } from "../../parts/empty";
-import { asCommand, asPython, asYaml } from "../../parts/spec";
+import { asCommand, asPython, asYaml, hasSecrets, MASKED } from "../../parts/spec";
 import { currentTab, Tabs } from "../../parts/tabs";
 import { Attempts } from "./attempts";
 import { Checkpoints } from "./checkpoints";
@@ -58,20 +59,6 @@ export function Run({ params }: { params: Record<string, string> }) {
   return <RunView run={run} detail={detail.value} />;
 }
 
-/** The summary of a run; that of an old run is not live and is asked for. */
-function useSummary(run: RunState): RunSummary | undefined {
-  const asked = useSignal<RunSummary | undefined>(undefined);
-  const live = summaries.value.get(run.run);
-  useEffect(() => {
-    if (live) return;
-    api<{ summaries: RunSummary[] }>("telemetry", "summaries", { runs: [run.run] }).then(
-      (found) => (asked.value = found.summaries[0]),
-      () => {}, // the banner tells if the store is away
-    );
-  }, [run.run, !live]);
-  return live ?? asked.value;
-}
-
 function CopyAs({ detail }: { detail: RunDetail }) {
   return (
     <div class="row">
@@ -79,12 +66,16 @@ function CopyAs({ detail }: { detail: RunDetail }) {
       <Copy text={asCommand(detail.spec)}>command</Copy>
       <Copy text={asYaml(detail.spec)}>YAML</Copy>
       <Copy text={asPython(detail.spec)}>Python</Copy>
+      {hasSecrets(detail.spec) && <span class="muted">with {MASKED} for secrets</span>}
     </div>
   );
 }
 
 function RunView({ run, detail }: { run: RunState; detail: RunDetail | null }) {
-  const summary = useSummary(run);
+  const summary = summaryOf(run.run);
+  useEffect(() => {
+    if (isFinal(run)) void loadSummaries([run.run]);
+  }, [run.run, isFinal(run)]);
   const tab = currentTab(TABS);
   return (
     <div class="stack" data-run={run.run}>
