@@ -4,6 +4,7 @@ import { computed, signal, type Signal } from "@preact/signals";
 import { api, explain, Refusal } from "../bus/api";
 import { follow } from "../bus/connection";
 import type { RunDetail } from "../bus/types";
+import { asCurl } from "../parts/command";
 
 export interface Move {
   action: number;
@@ -106,7 +107,7 @@ export class Session {
   readonly boards: Signal<ReadonlyMap<string, Board>>;
   readonly answer: Signal<Answer | null> = signal(null);
   readonly problem = signal("");
-  /** The last request, as it was sent. */
+  /** The last request, as a command that sends it. */
   readonly sent = signal("");
   readonly people = computed(() => [...this.boards.value.values()].filter((board) => board.waiting.length > 0));
   private next = 0;
@@ -149,7 +150,7 @@ export class Session {
   /** Send a request to the boards, as soon as the session listens. */
   async tell(request: Record<string, unknown>): Promise<void> {
     const line = { ...request, id: ++this.number };
-    this.sent.value = JSON.stringify(request);
+    this.sent.value = asCurl("operator", "tell_session", { session: this.id, request });
     this.problem.value = "";
     this.answer.value = null;
     for (let tried = 0; tried < MOST_TRIES && !this.ended; tried++) {

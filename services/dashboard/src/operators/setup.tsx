@@ -1,10 +1,11 @@
 /** Who plays what: an environment and up to eight boards, each with one operator, or one against another. */
 
 import { signal, useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import { api, explain } from "../bus/api";
-import { runs, summaries } from "../bus/states";
+import { allRuns, summaryOf, wantAllRuns } from "../bus/all_runs";
 import { describe, profiles } from "../forms/workers";
-import { CommandLine, quote } from "../parts/command";
+import { asCurl, CommandLine, quote } from "../parts/command";
 import { setQuery } from "../router";
 import { PERSON } from "./session";
 
@@ -38,6 +39,7 @@ const rows = signal<Row[]>([{ first: "human", second: "random" }]);
 export function Setup() {
   const busy = useSignal(false);
   const problem = useSignal("");
+  useEffect(() => wantAllRuns(), []);
   const players = playersOf(environment.value);
   const set = (index: number, change: Partial<Row>) => (rows.value = rows.value.map((row, i) => (i === index ? { ...row, ...change } : row)));
   const open = async () => {
@@ -91,7 +93,7 @@ export function Setup() {
           {problem.value}
         </p>
       )}
-      <CommandLine command={playCommand(environment.value, rows.value)} />
+      <SessionCommand />
     </section>
   );
 }
@@ -103,7 +105,7 @@ function suggestions(): string[] {
 
 function OperatorChoice({ label, value, choose }: { label: string; value: string; choose: (value: string) => void }) {
   const own = !["random", "noop", "human"].includes(value);
-  const saved = [...runs.value.values()].filter((run) => summaries.value.get(run.run)?.checkpoint).sort((a, b) => b.submitted_at - a.submitted_at).slice(0, 50);
+  const saved = allRuns.value.filter((run) => summaryOf(run.run)?.checkpoint).slice(0, 50);
   const references = saved.flatMap((run) => [`run:${run.name}@best`, `run:${run.name}@last`]);
   const kind = own ? "other" : value;
   return (
@@ -170,14 +172,36 @@ async function entryOf(word: string): Promise<Record<string, unknown>> {
   return { worker: run.worker, profile: run.profile, checkpoint: word };
 }
 
-function playCommand(env: string, boards: Row[]): string {
+/** `mosaic play` where it opens the same boards; else the call that the page makes. */
+function SessionCommand() {
+  const played = playCommand(environment.value, rows.value);
+  const fields = useSignal<object | null>(null);
+  useEffect(() => {
+    if (played) return;
+    let ended = false;
+    experimentOf(environment.value, rows.value).then(
+      (experiment) => !ended && (fields.value = { experiment, frames: "single" }),
+      () => !ended && (fields.value = null), // a reference that is not typed to its end
+    );
+    return () => void (ended = true);
+  }, [played, environment.value, rows.value]);
+  if (played) return <CommandLine command={played} />;
+  return fields.value && <CommandLine command={asCurl("operator", "open_session", fields.value)} label="the call that opens this session" />;
+}
+
+/** `mosaic play` seats a person at one board, or lets each operator play a board of its own, in all seats. */
+function playCommand(env: string, boards: Row[]): string | null {
   const players = playersOf(env);
-  const human = boards.find((row) => row.first === "human" || (players && row.second === "human"));
-  if (human && players) {
-    const mine = human.first === "human" ? players[0] : players[1];
-    const other = human.first === "human" ? human.second : human.first;
-    return `mosaic play ${quote(env)} --as ${mine} --with ${quote(other)}`;
+  const seats = boards.map((row) => (players ? [row.first, row.second] : [row.first]));
+  const words = seats.flat();
+  if (words.some((word) => word.startsWith("{")) || words.filter((word) => word === "human").length > 1) return null;
+  if (!words.includes("human")) {
+    if (seats.some((row) => new Set(row).size > 1)) return null;
+    return `mosaic play ${quote(env)} --watch ${seats.map((row) => `--with ${quote(row[0] as string)}`).join(" ")}`;
   }
-  if (human) return `mosaic play ${quote(env)}`;
-  return `mosaic play ${quote(env)} --watch ${boards.map((row) => `--with ${quote(row.first)}`).join(" ")}`;
+  const [only, ...others] = seats;
+  if (!only || others.length) return null;
+  if (!players) return `mosaic play ${quote(env)}`;
+  const mine = only.indexOf("human");
+  return `mosaic play ${quote(env)} --as ${players[mine]} --with ${quote(only[1 - mine] as string)}`;
 }

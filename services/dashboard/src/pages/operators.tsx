@@ -13,6 +13,7 @@ import { Session } from "../operators/session";
 import { Setup } from "../operators/setup";
 import { keyOf, pressed } from "../operators/position";
 import { Ago, StateBadge } from "../parts/badges";
+import { CommandLine } from "../parts/command";
 import { confirm } from "../parts/confirm";
 import { Empty } from "../parts/empty";
 import { query, setQuery } from "../router";
@@ -204,7 +205,7 @@ function Controls({ session, run }: { session: Session; run: RunState }) {
       <p class="muted sent">
         {session.sent.value ? (
           <>
-            Sent: <code>tell_session {session.sent.value}</code>
+            Sent: <CommandLine command={session.sent.value} label="the call that was sent" />
           </>
         ) : (
           "Reset begins an episode on every board, under one seed. Where a person plays, the game goes on by itself until it is their turn."

@@ -31,6 +31,12 @@ export function Copy({ text, children = "Copy" }: { text: string; children?: str
   );
 }
 
+/** The call that the page makes, for what no `mosaic` command does. TOKEN is that of the address. */
+export function asCurl(service: string, command: string, args: object): string {
+  const address = `${location.origin}/api/${service}/${command}`;
+  return `curl -s ${address} -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' -d ${quote(JSON.stringify(args))}`;
+}
+
 /** A word of a shell command, quoted if it must be. */
 export function quote(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
