@@ -207,9 +207,9 @@ function ChooseAll({ chosen }: { chosen: Signal<ReadonlySet<string>> }) {
 
 function nameCell(run: RunState) {
   return (
-    <>
-      <a href={`/run/${run.run}`}>{run.name}</a> <span class="muted">{shortId(run.run)}</span>
-    </>
+    <a href={`/run/${run.run}`}>
+      {run.name} <span class="muted">{shortId(run.run)}</span>
+    </a>
   );
 }
 

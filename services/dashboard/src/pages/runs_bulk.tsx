@@ -1,9 +1,10 @@
 /** What can be done with the runs that were chosen: cancel, rerun, delete. Each asks, and shows its command. */
 
-import type { ReadonlySignal } from "@preact/signals";
-import { reloadRuns } from "../bus/all_runs";
+import { useSignal, type ReadonlySignal } from "@preact/signals";
+import { allRuns, reloadRuns } from "../bus/all_runs";
 import { api, explain } from "../bus/api";
 import { diskUse } from "../bus/disk";
+import { now } from "../bus/states";
 import { isFinal, type RunState } from "../bus/types";
 import { confirm } from "../parts/confirm";
 import { bytes, count } from "../parts/format";
@@ -52,12 +53,12 @@ function rerunRuns(runs: RunState[], done: () => void): void {
   });
 }
 
-function deleteRuns(runs: RunState[], done: () => void): void {
+function deleteRuns(runs: RunState[], done: () => void, command = `mosaic delete ${words(runs)}`): void {
   const known = runs.reduce((sum, run) => sum + (diskUse.value.get(run.run) ?? 0), 0);
   confirm({
     title: `Delete ${count(runs.length)} ${runs.length === 1 ? "run" : "runs"}?`,
     text: `Their events, files, logs and frames go too${known ? ` (at least ${bytes(known)})` : ""}. This cannot be undone.`,
-    command: `mosaic delete ${words(runs)}`,
+    command,
     action: "Delete for ever",
     danger: true,
     run: async () => {
@@ -72,6 +73,33 @@ function deleteRuns(runs: RunState[], done: () => void): void {
       if (kept.length) throw new Error(`Kept: ${kept.join("; ")}`);
     },
   });
+}
+
+const UNIT_S: Record<string, number> = { s: 1, m: 60, h: 3600, d: 86_400, w: 7 * 86_400 };
+
+/** Delete all runs that ended long ago. */
+function Prune() {
+  const age = useSignal("30d");
+  const given = /^(\d{1,9})([smhdw])$/.exec(age.value.trim());
+  const before = given ? now.value - Number(given[1]) * (UNIT_S[given[2] as string] as number) : null;
+  const old = before === null ? [] : allRuns.value.filter((run) => run.ended_at !== null && run.ended_at < before);
+  return (
+    <span class="row">
+      <label class="row">
+        <span class="muted">ended over … ago</span>
+        <input
+          class="age"
+          value={age.value}
+          aria-invalid={given ? undefined : true}
+          title="Such as 12h, 30d or 8w"
+          onInput={(event) => (age.value = event.currentTarget.value)}
+        />
+      </label>
+      <button type="button" class="danger" disabled={!old.length} onClick={() => deleteRuns(old, () => {}, `mosaic prune --older-than ${age.value.trim()}`)}>
+        {given ? `Delete all ${count(old.length)}` : "Such as 30d"}
+      </button>
+    </span>
+  );
 }
 
 export function BulkBar({ picked, clear }: { picked: ReadonlySignal<RunState[]>; clear: () => void }) {
@@ -89,6 +117,7 @@ export function BulkBar({ picked, clear }: { picked: ReadonlySignal<RunState[]>;
       <button type="button" disabled={!ended.length} class="danger" onClick={() => deleteRuns(ended, clear)}>
         Delete{ended.length ? ` ${ended.length}` : ""}
       </button>
+      <Prune />
       {picked.value.length > 1 && (
         <a class="button" href={`/compare?runs=${picked.value.map((run) => run.run).join(",")}`}>
           Compare {picked.value.length}
