@@ -392,10 +392,6 @@ def test_frames_reach_pages_and_curl(stack, gateway):
         assert second["id"] == 7
         assert second["jpeg"][:2] == b"\xff\xd8"
         assert "file" not in second
-        # What a page shows of a stream that has died, also after a reload: when its last frame was published.
-        told = gateway.command("supervisor.testhost", "frame_streams", gateway.viewer, run=run).json()["streams"]
-        assert (told[0]["newest"]["stream"], told[0]["writer"]) == ("main", "live")
-        assert told[0]["newest"]["wall"] >= second["wall"]
 
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
     connection.request("GET", f"/frames/{run}.mjpeg?max_dim=160", headers={"Authorization": f"Bearer {gateway.token}"})
@@ -405,6 +401,15 @@ def test_frames_reach_pages_and_curl(stack, gateway):
     connection.close()
     stack.cancel(run)
     stack.wait_final(run)
+
+    # What a page shows of a stream that has died, also after a reload: when its last frame was published.
+    def ended() -> list[dict]:
+        told = gateway.command("supervisor.testhost", "frame_streams", gateway.viewer, run=run).json()["streams"]
+        return [each["newest"] for each in told if each["writer"] == "ended"]
+
+    newest = wait_until("its frames have ended", ended)[-1]
+    assert newest["stream"] == "main"
+    assert newest["wall"] >= first["wall"]
 
 
 def test_gateway_that_is_stopped_leaves_nothing(stack, gateway):
