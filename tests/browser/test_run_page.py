@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import base64
+import json
+import os
 import re
+import signal
 
+import psutil
 import pytest
 from chromium import PHONE, dashboard
 from playwright.sync_api import expect
 from stack import wait_until
 
+from mosaic_bus.commands import PauseQueue, Series
+
 pytestmark = pytest.mark.slow
 SPIKE_STEP, SPIKE = 7_345, 1000.0
 SCALARS = 12_000
+COUNTS = "(run, metric) => mosaic.points().find((each) => each.run === run)?.curves[metric]?.counts ?? []"
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +53,20 @@ def spiky(stack):
     return run
 
 
-def test_log_in_watch_a_run_and_cancel_it(stack, board):
+def test_log_in_start_a_run_from_a_form_watch_and_cancel_it(stack, board):
     assert "token" not in board.page.url
-    config = {"events": 10**6, "rate": 100.0, "episode_steps": 20, "frames": 10**6, "frames_by_child": True}
-    run = stack.submit(name="from-the-shell", config=config)
-    board.page.get_by_role("link", name="from-the-shell").first.click()
-    board.page.wait_for_url(f"**/run/{run}")
+    board.page.get_by_role("link", name="Start a run").first.click()
+    board.page.locator("#form-worker").select_option("stress")
+    board.page.get_by_text("All hyperparameters and settings").click()
+    given = {"events": 10**6, "rate": 100.0, "episode_steps": 20, "frames": 10**6}
+    for field, value in given.items():
+        board.page.locator(f'[name="config.{field}"]').fill(str(value))
+    board.page.locator('[name="config.frames_by_child"]').select_option("true")
+    expect(board.page.locator("#verdict")).to_have_attribute("data-ok", "true")
+    board.page.locator("#submit").click()
+    board.page.wait_for_url("**/run/*")
+    run = board.page.url.rpartition("/")[2]
+    assert stack.show(run).spec.config == {**given, "frames_by_child": True}
     board.wait("(run) => mosaic.points().some((each) => each.run === run && each.curves.episode_return)", run)
     before = len(board.points(run, "episode_return")["steps"])
     drawn = "() => Number(document.querySelector('#chart-1 .chart')?.dataset.points)"
@@ -100,6 +115,44 @@ def test_zoom_shows_a_planted_spike(board, spiky):
     board.wait("() => Number(document.querySelector('#chart-1 .chart').dataset.points) > 1000")
 
 
+def test_zoom_is_asked_for_again_after_a_failure(board, spiky):
+    board.cut_off = True
+    refused = []
+
+    def refuse_once(route):
+        """Stand in for a telemetry that is away for a moment."""
+        refused.append(route.request.url)
+        route.fulfill(status=503, json={"code": "store_unavailable", "message": "away"})
+
+    board.page.route("**/api/telemetry/series", refuse_once, times=1)
+    board.open(f"/run/{spiky}?metric=loss&smooth=1&zoom={SPIKE_STEP - 10}-{SPIKE_STEP + 10}")
+    board.wait("() => document.querySelector('#chart-1 .chart')?.dataset.points == 21")
+    assert refused
+
+
+def test_new_attempt_on_a_thinned_curve_loses_and_repeats_no_point(stack, board):
+    # Attempt 2 goes on from step 4500, which lies inside of a bucket of the thinned curve.
+    config = {"events": 6000, "checkpoint_every": 4500, "end": "hang"}
+    run = stack.submit(name="again", config=config, retries={"max": 1, "delay_s": 0})
+    wait_until("all is stored", lambda: (found := stack.summary(run)) is not None and found.step == 5999)
+    board.open(f"/run/{run}?metric=reward")
+    board.wait(f"() => ({COUNTS})('{run}', 'reward').some((count) => count > 1)")
+    host = json.loads((stack.home.runs / run / "1" / "host.json").read_bytes())["pid"]
+    os.kill(psutil.Process(host).children()[0].pid, signal.SIGKILL)
+
+    def stored():
+        return stack.bus.request("telemetry", Series(runs=[run], metrics=["reward"]), timeout=60).runs[0]
+
+    wait_until("attempt 2 is stored", lambda: len(at := stored().position) == 2 and at[1] > 6000 - 4500)
+    stack.cancel(run)
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    (curve,), position = (last := stored()).curves, last.position
+    assert curve.points == 6000
+    wait_until("the page is at the end", lambda: board.points(run, "reward")["position"] == position)
+    assert sum(board.points(run, "reward")["counts"]) == curve.points
+
+
 def test_failed_run_says_why(board, broken):
     expect(board.page.get_by_label("Last failures")).to_contain_text("loss is NaN at step 40960")
     board.page.get_by_label("Last failures").get_by_role("link", name="broken-run").click()
@@ -127,6 +180,41 @@ def test_tabs_of_a_run(board, live):
     assert "tab=config" in board.page.url
 
 
+def test_log_that_grows_keeps_its_last_lines(stack, board):
+    stack.bus.request("scheduler", PauseQueue(paused=True))
+    run = stack.submit(name="talkative", config={"log_lines": 12_000})
+    board.open(f"/run/{run}?tab=log")
+    expect(board.page.locator("#log")).to_contain_text("Nothing was printed yet")
+    stack.bus.request("scheduler", PauseQueue(paused=False))
+    expect(board.page.locator("#log")).to_contain_text("log line 11999 of")
+    lines = "() => document.querySelector('#log').textContent.split('\\n').length"
+    assert board.page.evaluate(lines) == 5000
+    expect(board.page.get_by_text("the last 5,000 lines")).to_be_visible()
+    board.page.get_by_role("button", name="Earlier lines").click()
+    board.wait(f"() => ({lines})() === 7000")
+
+
+def test_raw_events_are_live_and_paged_by_kind(stack, board, live):
+    board.open(f"/run/{live}?tab=raw-events&kind=checkpoint_saved")
+    events = board.page.get_by_role("region", name="raw events")
+    expect(events).to_contain_text("checkpoint_saved")
+    count = "() => document.querySelector('[aria-label=\"raw events\"]').textContent.split('\\n').length"
+    board.wait(f"(before) => ({count})() > before", board.page.evaluate(count))
+
+    odd = (f'{{"event":"{"episode" if i % 2 else "scalars"}","step":{i},"values":{{}}}}\n' for i in range(1000))
+    run = stack.submit(config={"raw": [base64.b64encode("".join(odd).encode()).decode()]})
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    board.open(f"/run/{run}?tab=raw-events&kind=episode")
+    first = "lines 2 to 400"  # two hundred of them
+    shown = board.page.locator(".number", has_text=re.compile("lines .* to"))
+    expect(shown).to_have_text(first)
+    board.page.get_by_role("button", name="Later").click()
+    expect(shown).to_have_text("lines 402 to 800")
+    board.page.get_by_role("button", name="Earlier").click()
+    expect(shown).to_have_text(first)
+
+
 def test_theme_follows_the_system_until_it_is_chosen(board):
     ground = "() => getComputedStyle(document.documentElement).backgroundColor"
     light = board.page.evaluate(ground)
@@ -148,6 +236,11 @@ PAGES = (
     "/run/{live}?tab=log",
     "/run/{live}?tab=resources",
     "/run/{broken}?tab=why",
+    "/run/{live}?tab=checkpoints",
+    "/run/{live}?tab=videos",
+    "/run/{live}?tab=artifacts",
+    "/run/{live}?tab=attempts",
+    "/run/{live}?tab=raw-events",
 )
 
 
@@ -159,6 +252,9 @@ def test_no_accessibility_violation(browser, stack, live, broken, theme):
             board.page.wait_for_selector("main h1")
             board.page.wait_for_timeout(500)  # the first points, frames and details
             assert board.axe() == [], path
+        board.page.get_by_role("button", name="Stop …").click()
+        expect(board.page.get_by_role("dialog")).to_be_visible()
+        assert board.axe() == [], "a dialogue"
 
 
 def test_pages_fit_a_phone(browser, stack, live, broken):
@@ -181,16 +277,18 @@ def test_viewer_is_offered_no_commands(browser, stack, live):
         expect(board.page.get_by_text("commands are not offered")).to_be_visible()
 
 
-def test_lost_connection_is_told_and_mended(stack, board, live):
-    board.cut_off = True
-    board.open("/")
-    stack.kill("gateway")
-    expect(board.page.get_by_role("alert")).to_contain_text("connection is gone")
-    assert board.page.locator(".shell.stale").count() == 1
-    times = "() => [...document.querySelectorAll('time')].map((each) => each.textContent).join()"
-    before = board.page.evaluate(times)
-    board.page.wait_for_timeout(2500)
-    assert board.page.evaluate(times) == before, "clocks must stand still"
-    stack.start("gateway")
-    board.page.wait_for_selector('#link[data-link="open"]')
-    expect(board.page.get_by_role("alert")).to_have_count(0)
+def test_lost_connection_is_told_and_mended(browser, stack, live):
+    with dashboard(browser, stack, axe=True) as board:
+        board.cut_off = True
+        board.open("/")
+        stack.kill("gateway")
+        expect(board.page.get_by_role("alert")).to_contain_text("connection is gone")
+        assert board.page.locator(".shell.stale").count() == 1
+        times = "() => [...document.querySelectorAll('time')].map((each) => each.textContent).join()"
+        before = board.page.evaluate(times)
+        board.page.wait_for_timeout(2500)
+        assert board.page.evaluate(times) == before, "clocks must stand still"
+        assert board.axe() == []
+        stack.start("gateway")
+        board.page.wait_for_selector('#link[data-link="open"]')
+        expect(board.page.get_by_role("alert")).to_have_count(0)

@@ -20,7 +20,7 @@ from playwright.sync_api import expect, sync_playwright
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
     from stack import Stack
 
 CHROMIUM = "/usr/bin/chromium"
@@ -126,7 +126,7 @@ def dashboard(
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     board = Dashboard(page, gateway)
-    page.on("console", lambda message: board.note(f"console: {message.text}") if message.type == "error" else None)
+    page.on("console", lambda message: _hear(board, message))
     page.on("pageerror", lambda error: board.troubles.append(f"exception: {error}"))
     page.on("request", lambda request: _check_address(board, request.url))
     page.goto(f"{gateway.url}?token={gateway.viewer if viewer else gateway.token}")
@@ -136,6 +136,11 @@ def dashboard(
     finally:
         context.close()
     assert board.troubles == [], board.troubles
+
+
+def _hear(board: Dashboard, message: ConsoleMessage) -> None:
+    if message.type == "error":
+        board.note(f"console: {message.text} ({message.location['url']})")
 
 
 def _check_address(board: Dashboard, url: str) -> None:
