@@ -99,9 +99,9 @@ class Slow(Odd):
         state[2] += 1
         answer = {"said": f"step {facts['step']} of {list(facts['picture'].shape)}", "report": {"calls": state[2]}}
         if state[2] == 1:
-            answer |= {"type": "error", "kind": "no_answer", "message": "the model said nothing"}
-        else:
-            answer |= {"type": "action", "action": 1}
+            reply(answer | {"type": "error", "kind": "no_answer", "message": "the model said nothing"})
+            return
+        answer |= {"type": "action", "action": 1}
         threading.Timer(self.config.thinks_s, lambda: reply(answer)).start()
 
 

@@ -284,11 +284,11 @@ gymnasium.register("Stuck-v0", Stuck)
 def test_an_environment_that_never_returns_ends_the_shard_and_is_named(arena):
     (arena.folder / "stuck.py").write_text(STUCK)
     arena.environ["PYTHONPATH"] += f":{arena.folder}"
-    config = arena.shard("Stuck-v0", {"random": RANDOM}, lanes=1, deadlines={"step_s": 4})
+    config = arena.shard("Stuck-v0", {"random": RANDOM}, lanes=1, deadlines={"step_s": 6})
     config["environment"]["imports"] = ["stuck"]
     events, found = arena.run("run", {**config, "seeds": {"mode": "list", "values": [1, 77]}}, code=1)
     (failed,) = events["run_failed"]
-    assert failed["error"] == "the environment Stuck-v0, step in episode 1 (seed 77), did not return within 4 s"
+    assert failed["error"] == "the environment Stuck-v0, step in episode 1 (seed 77), did not return within 6 s"
     assert failed["category"] == "infrastructure"
     assert [record["episode"] for record in found] == [0]
     assert left_behind(str(arena.folder)) == []
