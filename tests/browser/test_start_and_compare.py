@@ -9,6 +9,9 @@ import pytest
 from chromium import PHONE, dashboard
 from mosaic_cli import Cli
 from playwright.sync_api import expect
+from stack import wait_until
+
+from mosaic_bus import CommandRefusedError
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +60,151 @@ def test_run_is_started_from_a_form(stack, board):
     expect(board.page.locator('[name="config.episodes"]')).to_have_value("100000")
     stack.cancel(run)
     stack.wait_final(run)
+
+
+def test_forms_of_real_workers_begin_with_their_whole_example(board):
+    """Descriptions of the shape of XuanCe's, RLlib's and CleanRL's stand in for workers that take minutes to build."""
+    text, maps = {"type": "string"}, {"type": "object", "additionalProperties": True}
+    described = (
+        ("xuance", "overrides", {"algorithm": "vdn", "overrides": {"start_training": 400, "gamma": 0.9}}),
+        ("ray", "algo_params", {"algorithm": "vdn", "algo_params": {"start_training": 500}}),
+        ("cleanrl", "extras.algo_params", {"algo": "vdn", "extras": {"algo_params": {"gamma": 0.5}, "mode": "x"}}),
+    )
+    for worker, room, example in described:
+        description = {
+            "worker": "baseline",
+            "profile": "default",
+            "status": "installed",
+            "metadata": {"description": f"stands in for {worker}"},
+            "capabilities": {"parameters_field": room},
+            "config_schema": {
+                "type": "object",
+                "properties": {
+                    next(iter(example)): text,
+                    room.partition(".")[0]: maps
+                    if "." not in room
+                    else {"properties": {"algo_params": maps, "mode": text}},
+                },
+            },
+            "example_config": example,
+            "algorithms": [card("vdn", start_training="int", gamma="float"), card("qmix", gamma="float")],
+            "environments": [],
+        }
+        board.page.route(
+            "**/api/supervisor.*/describe", lambda route, _request, body=description: route.fulfill(json=body)
+        )
+        board.open("/start?worker=baseline")
+        expect(board.page.get_by_text(f"stands in for {worker}")).to_be_visible()
+        made = board.page.locator("pre[data-way=yaml]")
+        board.page.get_by_role("button", name="YAML").click()
+        for line in leaves(example):
+            expect(made).to_contain_text(line)
+        board.page.get_by_text("All hyperparameters of vdn").click()
+        gamma = board.page.locator(f'[name="config.{room}.gamma"]')
+        given = next(iter(each for each in leaves(example) if each.startswith("gamma")), ": ").partition(": ")[2]
+        expect(gamma).to_have_value(given)
+        # What the example says of one algorithm is not carried to another.
+        board.page.locator(f'[name="config.{next(iter(example))}"]').select_option("qmix")
+        expect(board.page.get_by_text("All hyperparameters of qmix")).to_be_visible()
+        expect(made).not_to_contain_text("start_training")
+        expect(made).not_to_contain_text("gamma")
+        board.page.unroute("**/api/supervisor.*/describe")
+
+
+def card(name, **parameters):
+    """Describe an algorithm, with its hyperparameters by type."""
+    fields = [{"name": each, "type": kind, "default": 1, "help": ""} for each, kind in parameters.items()]
+    return {
+        "name": name,
+        "family": "",
+        "actions": "",
+        "runs": True,
+        "profiles": ["default"],
+        "needs": "",
+        "source": "",
+    } | {"parameters": fields}
+
+
+def leaves(document):
+    """Return the lines of a YAML file that hold values."""
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from leaves(value)
+        else:
+            yield f"{key}: {value}"
+
+
+def test_script_and_resume_forms_submit_what_they_show(stack, board):
+    run = stack.submit(name="trained", config={"events": 600, "checkpoint_every": 200})
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    scripts = stack.home.path / "scripts"
+    scripts.mkdir(exist_ok=True)
+    script = scripts / "two-phases.sh"
+    script.write_text("#!/bin/sh\n# @description: First this, then that\n# @phases: this, that\n")
+
+    def able(route):
+        """Let the stress worker say that it can do both; it does neither, and takes what the forms submit."""
+        answer = route.fetch()
+        told = answer.json()
+        told["capabilities"] |= {"resume_config": {"models": "{checkpoint}", "events": "{steps}"}}
+        told["capabilities"] |= {"script_config": {"models": "{script}", "events": "{steps}"}}
+        route.fulfill(response=answer, json=told)
+
+    board.page.route("**/api/supervisor.*/describe", able)
+    board.open(f"/start?resume={run}")
+    board.page.get_by_label(re.compile("^step 400")).check()
+    board.page.locator('[name="config.events"]').fill("7")
+    expect(board.page.locator("pre[data-way=command]")).to_have_text("mosaic resume trained --steps 7 --from 400\n")
+    assert submitted(stack, board, "Resume training").config == {
+        "events": 7,
+        "checkpoint_every": 200,
+        "models": ["run:trained@400"],
+    }
+
+    board.open("/start?tab=script")
+    board.page.locator("#form-worker").select_option("stress")
+    choice = board.page.get_by_label(re.compile("two-phases.sh"))
+    expect(board.page.get_by_label("Scripts")).to_contain_text("phases: this, that")
+    choice.check()
+    board.page.locator('[name="config.events"]').fill("7")
+    assert submitted(stack, board, "Run script").config == {"models": [str(script)], "events": 7}
+
+
+def submitted(stack, board, action):
+    """Press the button of a form; return what the scheduler got."""
+    expect(board.page.locator("#verdict")).to_have_attribute("data-ok", "true")
+    board.page.get_by_role("button", name=action).click()
+    board.page.wait_for_url("**/run/*")
+    run = board.page.url.rpartition("/")[2]
+    stack.wait_final(run)
+    return stack.show(run).spec
+
+
+def test_runs_that_ended_long_ago_are_deleted(stack, board):
+    """It deletes all ended runs of this stack, so it comes before the tests that compare some."""
+    run = stack.submit(name="old-run", config={"events": 5})
+    stack.wait_final(run)
+    stack.wait_stored(run)
+    # The note goes a moment after the last line is stored; until then the run is kept.
+    wait_until("nothing is left to report", lambda: not list((stack.home.path / "active").glob(f"{run}.*")))
+    board.open("/runs?q=old-run")
+    expect(board.page.locator("#shown")).to_contain_text("1 of")
+    age = board.page.get_by_label("ended over")
+    age.fill("soon")
+    expect(board.page.get_by_role("button", name="Such as 30d")).to_be_disabled()
+    age.fill("52w")
+    expect(board.page.get_by_role("button", name="Delete all 0")).to_be_disabled()
+    # The clock of the page goes on: sooner or later the run is old enough.
+    age.fill("1s")
+    expect(board.page.locator("main")).to_contain_text(re.compile("Delete all [1-9]"))
+    board.wait("(ended) => Date.now() / 1000 > ended + 3", stack.state(run).ended_at)
+    board.page.get_by_role("button", name=re.compile("Delete all [1-9]")).click()
+    expect(board.page.get_by_role("dialog")).to_contain_text("mosaic prune --older-than 1s")
+    board.page.get_by_role("button", name="Delete for ever").click()
+    expect(board.page.locator("#shown")).to_contain_text("0 of")
+    with pytest.raises(CommandRefusedError, match="no run has"):
+        stack.show(run)
 
 
 def test_mistakes_are_told_beside_their_field_in_the_words_of_the_command_line(board):
@@ -154,6 +302,8 @@ def test_worker_page_leads_to_the_form(board):
 PAGES = (
     "/start?worker=baseline",
     "/start?tab=resume",
+    "/start?tab=script",
+    "/start?evaluate={run}",
     "/workers?open=baseline/default",
     f"/compare?groups={SWEEP}",
     "/compare",
@@ -164,7 +314,7 @@ PAGES = (
 def test_no_accessibility_violation(browser, stack, sweep, theme):
     with dashboard(browser, stack, theme=theme, axe=True) as board:
         for path in PAGES:
-            board.open(path)
+            board.open(path.format(run=sweep[0]))
             board.page.wait_for_selector("main h1")
             board.page.wait_for_timeout(700)  # descriptions and curves
             assert board.axe() == [], path
@@ -173,7 +323,7 @@ def test_no_accessibility_violation(browser, stack, sweep, theme):
 def test_pages_fit_a_phone(browser, stack, sweep):
     with dashboard(browser, stack, size=PHONE) as board:
         for path in PAGES:
-            board.open(path)
+            board.open(path.format(run=sweep[0]))
             board.page.wait_for_selector("main h1")
             board.page.wait_for_timeout(700)
             assert board.page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"], path
