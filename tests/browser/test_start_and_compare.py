@@ -190,7 +190,7 @@ def test_runs_that_ended_long_ago_are_deleted(stack, board):
     wait_until("nothing is left to report", lambda: not list((stack.home.path / "active").glob(f"{run}.*")))
     board.open("/runs?q=old-run")
     expect(board.page.locator("#shown")).to_contain_text("1 of")
-    age = board.page.get_by_label("ended over")
+    age = board.page.get_by_label("all older than")
     age.fill("soon")
     expect(board.page.get_by_role("button", name="Such as 30d")).to_be_disabled()
     age.fill("52w")

@@ -170,7 +170,7 @@ function columnsOf(chosen: Signal<ReadonlySet<string>>, pinned: string | null): 
     ...(role.value === "owner" ? [pick] : []),
     { key: "pin", title: "Base", width: 66, cell: (run) => <Pin run={run} on={run.run === pinned} /> },
     { key: "name", title: "Run", sorts: true, width: 206, cell: nameCell, hover: (run) => `${run.name} ${run.run}` },
-    { key: "state", title: "State", sorts: true, width: 106, cell: (run) => <StateBadge state={run.state} />, hover: (run) => run.reason },
+    { key: "state", title: "State", sorts: true, width: 118, cell: (run) => <StateBadge state={run.state} />, hover: (run) => run.reason },
     { key: "worker", title: "Worker", sorts: true, width: 78, cell: (run) => run.worker },
     ...(grouped.value ? [group] : []),
     { key: "progress", title: "Progress", sorts: true, right: true, width: 86, cell: progressCell },

@@ -86,7 +86,7 @@ function Prune() {
   return (
     <span class="row">
       <label class="row">
-        <span class="muted">ended over … ago</span>
+        <span class="muted">or all older than</span>
         <input
           class="age"
           value={age.value}
