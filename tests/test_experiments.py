@@ -77,19 +77,26 @@ def worker_of(stack: Stack, run: str) -> psutil.Process:
 
 
 def test_operator_and_a_shard_killed_in_the_middle_lose_and_double_no_episode(arena):
-    task: dict[str, Any] = {"environment": {"id": "MiniGrid-Empty-8x8-v0", "max_steps": 60}, "episodes": 200}
+    task: dict[str, Any] = {"environment": {"id": "MiniGrid-Empty-8x8-v0", "max_steps": 60}, "episodes": 120}
     start(arena, "calm", shards=1, **task)
     finish(arena, "calm")
-    start(arena, "stormy", shards=3, **task, videos=[0], steps=True)
+    # Slow enough to be killed in the middle.
+    start(arena, "stormy", shards=3, **task, videos=[0], steps=True, pacing={"steps_per_second": 50})
     folder = arena.home.experiments / "stormy"
     state = ExperimentFolder(folder).read_state
-    wait_until("videos are known", lambda: len((state() or {}).get("found", {}).get("videos", ())) == 2)
-    running = wait_until(
-        "a shard plays",
-        lambda: [each for each in show(arena, "stormy").shards if each.state == "running" and each.done < each.total],
-    )
-    victim = worker_of(arena, running[0].run)
-    victim.suspend()  # so that it has not ended when the operator service is back
+    wait_until("a video is known", lambda: (state() or {}).get("found", {}).get("videos"))
+
+    def hold() -> psutil.Process | None:
+        """Suspend a shard that plays, so that it has not ended when the operator service is back."""
+        for each in show(arena, "stormy").shards:
+            if each.state == "running" and each.done < each.total:
+                with contextlib.suppress(ValueError, psutil.NoSuchProcess):  # it has ended just now
+                    worker = worker_of(arena, each.run)
+                    worker.suspend()
+                    return worker
+        return None
+
+    victim = wait_until("a shard is held", hold)
     arena.kill_and_restart("operator")
     arena.wait_for("operator")
     victim.kill()
@@ -109,13 +116,13 @@ def test_operator_and_a_shard_killed_in_the_middle_lose_and_double_no_episode(ar
     cli("delete", *(each.run for each in ended.shards))  # what a report and a replay need is with the experiment
     report = Path(cli.json("report", "stormy")["report"]).parent
     assert len(list((report / "videos").iterdir())) == 2
-    again = cli.json("replay", "stormy", "--episode", "150", "--lineup", "random")
+    again = cli.json("replay", "stormy", "--episode", "100", "--lineup", "random")
     assert (again["from"], again["same"]) == ("actions", True)
     assert again["played"]["length"] > 1
     records = [json.loads(line) for line in lines(arena, "stormy")]
-    broken = [{**each, "action_hash": "0"} if each["episode"] == 150 else each for each in records]
+    broken = [{**each, "action_hash": "0"} if each["episode"] == 100 else each for each in records]
     (folder / "episodes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in broken))
-    said = cli("replay", "stormy", "--episode", "150", "--lineup", "random", code=1).stdout
+    said = cli("replay", "stormy", "--episode", "100", "--lineup", "random", code=1).stdout
     assert "not the same: action_hash" in said
 
 
