@@ -62,6 +62,23 @@ def test_run_is_started_from_a_form(stack, board):
     stack.wait_final(run)
 
 
+def test_worker_that_is_chosen_while_another_is_drawn_begins_with_its_own_example(board):
+    board.page.evaluate("""() => new MutationObserver((_, observer) => {
+        if (!document.querySelector('[name^="config."]')) return;
+        observer.disconnect();
+        const choice = document.querySelector('#form-worker');
+        window.drawnFirst = choice.value;
+        choice.value = 'stress';
+        choice.dispatchEvent(new Event('change', { bubbles: true }));
+    }).observe(document, { childList: true, subtree: true })""")
+    board.page.get_by_role("link", name="Start a run").first.click()
+    expect(board.page.locator("#verdict")).to_have_attribute("data-ok", re.compile("true|false"))
+    board.page.wait_for_timeout(1000)  # the check of what was drawn first may come first
+    expect(board.page.locator("#form-worker")).to_have_value("stress")
+    assert board.page.evaluate("() => window.drawnFirst") not in {"", "stress"}
+    expect(board.page.locator("#verdict")).to_have_attribute("data-ok", "true")
+
+
 def test_forms_of_real_workers_begin_with_their_whole_example(board):
     """Descriptions of the shape of XuanCe's, RLlib's and CleanRL's stand in for workers that take minutes to build."""
     text, maps = {"type": "string"}, {"type": "object", "additionalProperties": True}

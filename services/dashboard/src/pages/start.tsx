@@ -101,6 +101,8 @@ function TrainForm() {
 function useExample(form: Form, description: Description | null, duplicated: boolean): void {
   useEffect(() => {
     if (!description || duplicated || Object.keys(form.texts.peek()).length) return;
+    // Effects run after the page was drawn; meanwhile another worker may have been chosen.
+    if (description.worker !== form.worker.peek() || description.profile !== form.profile.peek()) return;
     const fields = fieldsOf(description, "");
     const asked = query.peek().get("algo");
     const card = description.algorithms.find((each) => each.name === asked);
