@@ -36,3 +36,14 @@ def stack(tmp_path, workers) -> Iterator[Stack]:
     with Stack(tmp_path / "home") as running:
         yield running
     assert running.leftovers() == []
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory) -> Iterator[Stack]:
+    """A stack whose host has the arena."""
+    home = StackHome.find(tmp_path_factory.mktemp("build-home"))
+    for worker in ("arena", "baseline"):
+        build(recipe_for(worker, home), "default", lambda _step, _percent: None)
+    with Stack(tmp_path_factory.mktemp("arena") / "home", cpus=4, also=("gateway",)) as running:
+        yield running
+    assert running.leftovers() == []
