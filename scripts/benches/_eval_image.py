@@ -25,6 +25,7 @@ def main() -> None:
         observation_spaces={"agent": image},
         meanings={"agent": None},
         keys={},
+        about=dict,
     )
     document = {"run_id": "image", "metadata": {"worker": {"config": {"agent": "passive"}}}, "checkpoint": None}
     process = PolicyProcess("passive", use["argv"], use["environ"], folder, document)
