@@ -8,6 +8,7 @@ import copy
 import difflib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,6 +21,10 @@ __all__ = ["InputPath", "WorkerConfig", "describe", "near", "parse_config", "rea
 
 RUN_ID = "MOSAIC_RUN_ID"
 _SHOWN = 60
+_MASK = "•••"
+_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
+_SECRET_URL = re.compile(r"://.*[@?]")
+"""An address with a user, a password or a query."""
 _MAX_DEPTH = 64
 """Maximum nesting depth, as for events; pydantic cannot serialise some hundred levels."""
 
@@ -130,7 +135,7 @@ def describe(model: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "missing":
         hint = f", or set {RUN_ID}" if location == ("run_id",) else ""
         return f"{name}: missing; give it in the config{hint}"
-    given = _shown(problem["input"])
+    given = _shown(_without_secrets(problem["input"], name))
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, location[:-1])
         fields = f" (fields: {', '.join(known)})" if known else ""
@@ -146,6 +151,17 @@ def _shown(value: Any) -> str:
     """Show a given value, shortened, in one line."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def _without_secrets(value: Any, name: str) -> Any:
+    """Mask text that may be a secret, by its field's name or because it is an address: problems are logged."""
+    if isinstance(value, str):
+        return _MASK if _SECRET_NAME.search(name) or _SECRET_URL.search(value) else value
+    if isinstance(value, dict):
+        return {key: _without_secrets(inner, f"{name}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(inner, name) for inner in value]
+    return value
 
 
 def _fields_at(model: Any, location: Sequence[int | str]) -> list[str]:

@@ -76,6 +76,24 @@ def test_long_values_are_shortened():
     assert len(line) < 200
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"api_key": "hush"}, "api_key: unknown field, given '•••'"),
+        ({"agent": "https://u:hush@host/v1"}, "agent: '•••' is not allowed"),
+        ({"agent": "https://host/v1?k=hush"}, "agent: '•••' is not allowed"),
+        ({"headers": {"Authorization": ["hush"]}}, "headers: unknown field, given {'Authorization': ['•••']}"),
+        ({"network": {"token": "hush", "url": "https://host"}}, "network.token: unknown field, given '•••'"),
+        ({"max_tokens": 0}, "max_tokens: unknown field, given 0"),
+        ({"agent": "run:grid@last"}, "agent: 'run:grid@last' is not allowed"),
+    ],
+)
+def test_text_that_may_be_a_secret_is_not_repeated(given, shown):
+    lines = refusal({"run_id": "r", **given})
+    assert lines[0].startswith(shown)
+    assert "hush" not in str(lines)
+
+
 @pytest.mark.parametrize("document", [[], "text", None, 3, {"metadata": {"worker": {"config": []}}}])
 def test_what_is_not_an_object_is_refused(document):
     assert "give a JSON object" in refusal(document)[0]
