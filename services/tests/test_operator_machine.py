@@ -59,7 +59,7 @@ class World:
         self.finished = 0
         # Why shards fail that play the lineup `bad`.
         self.fault = FailureCategory.CONFIGURATION
-        wanted = wanted_at_first(self.plan, operators)
+        wanted = wanted_at_first(self.plan, [each["name"] for each in self.plan["lineups"]])
         self.machine = self.make(Records(kept=[]), Progress(wanted=wanted, at_once=shards))
         self.carry_out(self.machine.begin(self.now))
 
@@ -351,10 +351,44 @@ def test_stopping_rule_looks_only_when_every_episode_of_a_look_is_there():
 
 def test_numerics_that_differ_fail_an_exact_experiment():
     world = World(exact=True, operators=("a",))
-    world.machine.records.numerics["a"] = {"1", "2"}
+    world.machine.records.prints["a", "a"] = {"1", "2"}
     world.settle()
     assert world.machine.progress.state is ExperimentStateName.FAILED
     assert "different numbers: a" in world.machine.progress.reason
+
+
+GAME = {"environment": {"id": "tictactoe_v3"}, "exact": True, "episodes": 4}
+
+
+def play_games(world: World, prints: dict[str, dict[str, str]]) -> None:
+    """Have each shard played on a host of its own, the second one in the reverse order."""
+    for number, submit in enumerate(list(world.submitting)):
+        world.accept(submit)
+        world.states[submit.run] = world.states[submit.run].model_copy(update={"host": f"h{number}"})
+        world.lines[submit.run] = [
+            line(piece["lineup"], episode, numerics={"environment": "e", **prints[piece["lineup"]]})
+            for piece in submit.spec.config["play"]
+            for episode in range(*piece["episodes"])
+        ][:: -1 if number else 1]
+        world.end(submit.run, RunStateName.SUCCEEDED)
+    world.settle()
+
+
+def test_exact_game_whose_policies_swap_sides_finishes():
+    """A policy's fingerprint is that of its answers to what its agent sees: each side has its own."""
+    world = World(shards=2, **GAME)
+    play_games(world, {"a-vs-b": {"a": "a1", "b": "b2"}, "b-vs-a": {"b": "b1", "a": "a2"}})
+    assert world.machine.progress.excluded == {}
+    assert world.machine.progress.state is ExperimentStateName.FINISHED
+    assert world.machine.records.numerics["a"] == {"a1", "a2"}
+
+
+def test_exact_game_with_two_fingerprints_of_one_side_fails():
+    world = World(shards=1, operators=("a", "b", "bad"), swap_sides=False, **GAME)
+    prints = {"a-vs-b": {"a": "a1", "b": "b2"}, "a-vs-bad": {"a": "odd", "bad": "x"}, "b-vs-bad": {"b": "b1"}}
+    play_games(world, prints)
+    assert world.machine.progress.state is ExperimentStateName.FAILED
+    assert world.machine.progress.reason == "hosts compute different numbers: a"
 
 
 def place(world: World, hosts: dict[str, str]) -> None:

@@ -78,6 +78,8 @@ class Records:
     kinds: Counter[str] = field(default_factory=Counter)
     # Fingerprints of numerics: of each operator, and of the environment.
     numerics: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    # The same by lineup and name: an operator that plays another agent is asked about other observations.
+    prints: defaultdict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     # The records themselves, if a stopping rule looks at them.
     kept: list[dict[str, Any]] | None = None
     _digests: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class Records:
             self.kept.append({name: record.get(name) for name in _LOOKED_AT})
         for name, fingerprint in (record.get("numerics") or {}).items():
             self.numerics[name].add(str(fingerprint))
+            self.prints[lineup, name].add(str(fingerprint))
         return "new"
 
     @property

@@ -15,6 +15,7 @@ from mosaic_services.experiments.records import read_event, record_line
 from mosaic_services.experiments.shards import Slice, cut, missing, shard_spec, without
 from mosaic_services.operator import events
 from mosaic_services.operator import instructions as todo
+from mosaic_services.operator.numerics import Numerics
 from mosaic_services.operator.progress import Progress, Shard
 from mosaic_services.operator.summary import summarise
 
@@ -52,6 +53,7 @@ class ExperimentMachine:
         self.version = 0
         self._new_id = new_id
         self._decide = decide
+        self._numerics = Numerics(plan["lineups"], records)
         self._shards = {each.run: each for each in progress.shards}
         self._seen: dict[str, tuple[RunState, RunSummary | None]] = {}
         self._ended_at: dict[str, float] = {}
@@ -201,15 +203,12 @@ class ExperimentMachine:
             return True
         if host in progress.excluded:
             return False
-        known = self.records.numerics
-        differing = [
-            name for name, found in (record.get("numerics") or {}).items() if known.get(name, {found}) != {found}
-        ]
+        differing = self._numerics.differing(record)
         if not differing or host in progress.trusted:
             if host not in progress.trusted:
                 progress.trusted.append(host)
             return True
-        progress.excluded[host] = ", ".join(sorted(differing))
+        progress.excluded[host] = ", ".join(differing)
         said = f"host {host} computes other numbers ({progress.excluded[host]}): its episodes are played elsewhere"
         progress.notes.append(said)
         for each in self.progress.shards:
@@ -319,14 +318,10 @@ class ExperimentMachine:
         elif progress.given_up:
             said = "; ".join(f"{lineup}: {reason}" for lineup, reason in progress.given_up.items())
             self._end(ExperimentStateName.FAILED, f"some episodes cannot be played: {said}", now)
-        elif self.plan["exact"] and (differing := self._differing()):
+        elif self.plan["exact"] and (differing := self._numerics.mixed()):
             self._end(ExperimentStateName.FAILED, f"hosts compute different numbers: {', '.join(differing)}", now)
         else:
             self._end(ExperimentStateName.FINISHED, progress.look, now)
-
-    def _differing(self) -> list[str]:
-        """Operators, or the environment, whose numerics were not the same in all shards."""
-        return sorted(name for name, found in self.records.numerics.items() if len(found) > 1)
 
     def _stop(self, reason: str, now: float) -> None:
         if self.progress.state is ExperimentStateName.RUNNING:
