@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 DEADLINE_S = 1200
+LOOK_S = 0.1
 CHAT_SERVER = Path(__file__).parents[1] / "workers" / "llm_worker" / "tests" / "chat_server.py"
 KEY = "test-key-7d1f6c0e5a9b"
 GRID = {"id": "MiniGrid-Empty-5x5-v0", "max_steps": 3}
@@ -124,7 +128,10 @@ def test_the_key_is_in_no_file_argument_or_message_and_a_rerun_makes_no_call(sta
         "unknown": {"worker": "llm", "config": {**where, "model": "unknown-1"}},
     }
     heard = stack.bus.subscribe("", max_queue=100_000)
-    play(stack, "first", environment=GRID, operators=operators, episodes=3, steps=True)
+    with command_lines() as seen:
+        play(stack, "first", environment=GRID, operators=operators, episodes=3, steps=True)
+    assert any("llm_worker.cli" in each for each in seen), "the operator was looked at while it ran"
+    assert [each for each in seen if KEY in each] == []
     asked = requests_of(server)
     assert asked >= 9
     play(stack, "again", environment=GRID, operators={"good": operators["good"]}, episodes=3)
@@ -137,15 +144,35 @@ def test_the_key_is_in_no_file_argument_or_message_and_a_rerun_makes_no_call(sta
     report = stack.home.experiments / "first" / "report" / "index.html"
     wait_until("the report is written", report.exists, DEADLINE_S)
     secret, messages = KEY.encode(), 0
-    while (message := stack.bus.wait_for(heard, 0.2)) is not None:
+    stack.bus.unsubscribe(heard)
+    while (message := stack.bus.wait_for(heard, DEADLINE_S)) is not None:  # at once: what is left, then the end
         messages += 1
         assert secret not in repr(message).encode()
         assert all(secret not in bytes(part) for part in message.buffers)
     assert messages > 10
+    assert heard.dropped == 0
     files = [path for path in stack.home.path.rglob("*") if path.is_file()]
     assert report in files
     assert [str(path) for path in files if secret in path.read_bytes()] == []
-    assert all(KEY not in " ".join(_cmdline(process)) for process in psutil.process_iter())
+
+
+@contextmanager
+def command_lines() -> Iterator[set[str]]:
+    """Gather the command lines of all processes that run meanwhile."""
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            seen.update(" ".join(_cmdline(process)) for process in psutil.process_iter())
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield seen
+        finally:
+            over.set()
+        looking.result()
 
 
 def _cmdline(process: psutil.Process) -> list[str]:

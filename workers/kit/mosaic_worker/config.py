@@ -61,7 +61,7 @@ def parse_config(model: type[Config], document: Any, environ: Mapping[str, str])
     try:
         return model.model_validate(_unwrap(document, environ))
     except ValidationError as error:
-        raise ConfigError([describe(model, problem) for problem in error.errors()]) from error
+        raise ConfigError([describe(model, problem) for problem in error.errors()]) from None
 
 
 def with_checkpoint(document: Any, worker: str, template: Mapping[str, Any]) -> Any:

@@ -79,6 +79,7 @@ class Caller:
             found = self._cache.get(key)
             if found is not None:
                 self._learn_from(question)
+                self._require_usage(found)
                 return found
             if self._config.cache == "only":
                 raise RefusedError("cache: only: the cache has no reply to this question; play once with cache: use")
@@ -86,7 +87,10 @@ class Caller:
         self._learn_from(question)
         if self._ledger is not None:
             self._ledger.add(reply, self.price.of(reply) if self.price else 0.0)
-        return reply if self._cache is None else self._cache.put(key, reply)
+        if self._cache is not None:
+            reply = self._cache.put(key, reply)
+        self._require_usage(reply)
+        return reply
 
     @property
     def takes_schemas(self) -> bool:
@@ -98,6 +102,14 @@ class Caller:
         self._has_replied = True
         if question.schema is not None:
             self._schemas = True
+
+    def _require_usage(self, reply: Reply) -> None:
+        """Refuse to play on where a limit would never be reached."""
+        if self._config.counts_tokens and not reply.has_usage:
+            raise RefusedError(
+                f"{self._config.address} does not say how many tokens it used, so limits of tokens and usd cannot "
+                "hold: limit turns or seconds instead, or use an endpoint that sends `usage`"
+            )
 
     def _refuse_schemas(self) -> None:
         """Ask without schemas from now on, also when the experiment is played again; say so once."""
@@ -160,7 +172,7 @@ class Caller:
                 return reply.timed(time.monotonic() - started, failed, throttled)
             if outcome == "throttled":
                 throttled += 1
-                if asked_for is None:
+                if not asked_for:  # 0, or a date that has passed, would be a loop without a pause
                     await self._rest(wait_s, deadline)
                     wait_s = min(2 * wait_s, _MOST_WAIT_S)
                 continue

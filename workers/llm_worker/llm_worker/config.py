@@ -1,7 +1,8 @@
 """The config of an operator that is a language model."""
 
+import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -12,6 +13,9 @@ __all__ = ["PRESETS", "Concurrency", "Limit", "Limits", "LlmConfig", "Preset"]
 
 _SHORT, _LONG = 256, 1024
 """Tokens of an answer: an action, or thoughts before it."""
+
+_VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
+"""Capitals alone, since keys of some providers have only letters, digits and `_`, too, but small ones among them."""
 
 
 class _Part(BaseModel):
@@ -74,7 +78,7 @@ class LlmConfig(WorkerConfig):
     )
     base_url: str | None = Field(default=None, description="Another address that speaks as `endpoint` does")
     model: str = Field(default="", description="The model's name at the endpoint")
-    key_env: str | None = Field(
+    key_env: Annotated[str, Field(pattern=_VARIABLE)] | None = Field(
         default=None, description="Variable that holds the key; NAME_FILE may hold the path of a file with it instead"
     )
     agent: Literal["naive", "cot", "robust", "few_shot", "tools"] = Field(
@@ -132,12 +136,25 @@ class LlmConfig(WorkerConfig):
             raise ValueError(f"examples: only the agent few_shot shows them, not {self.agent}")
         return self
 
+    @field_validator("key_env", mode="before")
+    @classmethod
+    def _is_variable(cls, name: Any) -> Any:
+        if isinstance(name, str) and not re.fullmatch(_VARIABLE, name):
+            raise ValueError(
+                "is no name of a variable, such as MY_KEY (capitals, digits and _); the key itself stands in the "
+                "variable, never in the config"
+            )
+        return name
+
     @field_validator("base_url")
     @classmethod
     def _is_address(cls, url: str | None) -> str | None:
         if url is None:
             return None
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # its message would repeat the address, which may hold a password
+            raise ValueError("is no address such as https://host/v1") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("is no address such as https://host/v1")
         if parts.username or parts.password or parts.query:
@@ -150,6 +167,13 @@ class LlmConfig(WorkerConfig):
         if path is not None and not Path(path).is_absolute():
             raise ValueError("is not an absolute path: it would be looked for in the run's folder")
         return path
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a limit needs to know how many tokens each reply used."""
+        return any(
+            limit.tokens is not None or limit.usd is not None for limit in (self.limits.episode, self.limits.experiment)
+        )
 
     @property
     def preset(self) -> Preset:

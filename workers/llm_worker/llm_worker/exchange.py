@@ -74,6 +74,11 @@ class Reply:
     throttled_calls: int = 0
 
     @property
+    def has_usage(self) -> bool:
+        """Whether the endpoint said how many tokens were used: no question has none."""
+        return self.tokens_in + self.tokens_out > 0
+
+    @property
     def is_truncated(self) -> bool:
         """Whether the answer was cut off at the number of tokens that it may have."""
         return self.finish in {"length", "max_tokens"}

@@ -13,8 +13,9 @@ from llm_worker.problems import DecisionError, EndpointError, NoSchemaError, Ref
 __all__ = ["ContextError", "explain", "seconds_to_wait"]
 
 _BUSY = frozenset({408, 409, 425, 500, 502, 503, 504, 529})
-_TOO_MANY, _UNKNOWN, _NO_KEY, _FORBIDDEN = 429, 404, 401, 403
+_TOO_MANY, _UNKNOWN, _NO_KEY, _FORBIDDEN, _PAY, _BAD = 429, 404, 401, 403, 402, 400
 _CONTEXT = re.compile(r"context|too long|too many tokens|maximum.{0,20}(length|tokens)", re.IGNORECASE)
+_EMPTY = re.compile(r"insufficient_quota|credit balance", re.IGNORECASE)
 _PICTURE = re.compile(r"image|vision|picture|multimodal|mmproj", re.IGNORECASE)
 _SCHEMA = re.compile(r"response_format|json_schema|schema|grammar", re.IGNORECASE)
 _SAID = 300
@@ -33,9 +34,9 @@ def explain(config: LlmConfig, question: Question, status: int, text: str) -> Ex
     """
     said = _message(text)
     where = f"{config.address} answered {status} for model {config.model_name}: {said}"
+    if status == _PAY or (status in {_TOO_MANY, _BAD} and _EMPTY.search(text)):
+        return RefusedError(f"{where}; the account has nothing left: add credit, or use another key")
     if status == _TOO_MANY:
-        if "insufficient_quota" in text or "credit balance" in text:
-            return RefusedError(f"{where}; the account has nothing left: add credit, or use another key")
         return TransientError(where, throttled=True)
     if status in _BUSY and not (question.has_pictures and _PICTURE.search(said)):
         return TransientError(where)

@@ -30,6 +30,7 @@ class Tally:
         self._fingerprints: set[str] = set()
         self._finishes: Counter[str] = Counter()
         self._slowest = 0.0
+        self._is_priced = price is not None
         self._failed = self._throttled = 0
         self.decisions = 0
         self.invalid = 0
@@ -46,6 +47,7 @@ class Tally:
         """Count a reply."""
         self._prompts.update(to_json(texts_of(question.messages)))
         self._used.add(reply, self._price.of(reply) if self._price else 0.0)
+        self._is_priced = self._is_priced and reply.has_usage
         self._in += reply.tokens_in
         self._out += reply.tokens_out
         self._cached += reply.tokens_cached
@@ -73,7 +75,7 @@ class Tally:
             "tokens_in": self._in,
             "tokens_cached": self._cached,
             "tokens_out": self._out,
-            "cost_usd": round(used.usd, _DECIMALS) if self._price else None,
+            "cost_usd": round(used.usd, _DECIMALS) if self._is_priced else None,
             "latency_s": round(used.seconds, 4),
             "latency_max_s": self._slowest,
             "failed_calls": self._failed,

@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 
 KEY = "test-key-7d1f6c0e5a9b"
 _LONG = 4000
@@ -44,7 +44,8 @@ class ChatServer:
         self._latency_s = latency_s
         self.counts = Counter()
         self._seen = Counter()
-        self.bodies = []
+        self._billed = {}
+        self.bodies = deque(maxlen=50)
         self._in_flight = 0
 
     async def serve(self, reader, writer):
@@ -71,15 +72,14 @@ class ChatServer:
 
     async def _answer(self, path, headers, body):
         if path == "/stats":
-            return 200, {}, {**self.counts, "bodies": self.bodies[-50:]}
+            return 200, {}, {**self.counts, "billed": self._billed, "bodies": list(self.bodies)}
         self.counts["requests"] += 1
         anthropic = path.endswith("/messages")
         given = headers.get("x-api-key") if anthropic else headers.get("authorization", "").removeprefix("Bearer ")
         if given != KEY:
             return 401, {}, {"error": {"message": f"Incorrect API key provided: {given}"}}
         asked = json.loads(body)
-        if len(self.bodies) < 1000:
-            self.bodies.append(asked)
+        self.bodies.append(asked)
         if self._bucket is not None and (wait_s := self._bucket.take()):
             self.counts["throttled"] += 1
             return 429, {"Retry-After": str(max(1, round(wait_s)))}, {"error": {"message": "Rate limit reached"}}
@@ -106,6 +106,10 @@ class ChatServer:
             return error(400, fault)
         if model == "storm" and nth % 4:
             return error(429, "Too many requests", **{"Retry-After": "0.05"})
+        if model == "storm-now":
+            return error(429, "Too many requests", **{"Retry-After": "0"})
+        if model == "storm-past":
+            return error(429, "Too many requests", **{"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
         if model == "shaky" and nth % 2:
             return error(500, "The server had an error")
         if model == "down" or (model == "dying" and nth > 1):
@@ -132,6 +136,10 @@ class ChatServer:
             return error(400, "response_format is not supported by this model")
         if model == "poor":
             return 429, {}, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
+        if model == "broke":
+            return error(402, "Insufficient credits")
+        if model == "spent-out":
+            return error(400, "Your credit balance is too low to access the API")
         if model.startswith("unknown"):
             return error(404, f"The model `{model}` does not exist")
         return self._reply(asked, model, nth, anthropic=anthropic)
@@ -164,8 +172,18 @@ class ChatServer:
                 for place, (tool, arguments) in enumerate(calls)
             ]
         usage = {"prompt_tokens": sent, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": sent // 2}}
+        self._bill(model, sent + 10)
+        if model == "secretive":
+            usage = None
         choice = {"index": 0, "message": message, "finish_reason": finish}
         return 200, {}, {"model": f"{model}-2026", "system_fingerprint": "fp_1", "choices": [choice], "usage": usage}
+
+    def _bill(self, model, tokens):
+        """Count what a provider would ask money for."""
+        bill = self._billed.setdefault(model, {"calls": 0, "tokens": 0, "most": 0})
+        bill["calls"] += 1
+        bill["tokens"] += tokens
+        bill["most"] = max(bill["most"], tokens)
 
     @staticmethod
     def _anthropic(asked, text, calls, sent):

@@ -9,6 +9,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -43,22 +44,25 @@ def _cmdline(path):
 
 def test_agents_play_grids_boards_teams_and_numbers_and_records_say_what_it_cost(arena, server, tmp_path):
     prices = tmp_path / "prices.toml"
-    prices.write_text('["good"]\ninput = 2.0\noutput = 10.0\ncached_input = 0.5\n')
+    rates = "input = 2.0\noutput = 10.0\ncached_input = 0.5\n"
+    prices.write_text(f'["good"]\n{rates}["secretive"]\n{rates}')
     grids = {name: arena.llm(server, agent=name, prices=str(prices)) for name in ("naive", "cot", "robust", "few_shot")}
     grids["text"] = arena.llm(server, agent="cot", structured="text", history=0)
+    grids["secretive"] = arena.llm(server, "secretive", prices=str(prices))
     records, _ = arena.play("grid", GRID, grids, environment=SHORT, episodes=2)
-    assert len(records) == 10
+    assert len(records) == 12
     for record in records:
         told = record["reports"]["agent"]
         assert record["failures"] == []
         assert told["decisions"] == told["answers"] == record["length"] == told["finish"]["stop"]
-        assert (told["model"], told["system_fingerprint"], told["invalid"]) == ("good-2026", "fp_1", 0)
-        if record["lineup"] != "text":
+        model = "secretive" if record["lineup"] == "secretive" else "good"
+        assert (told["model"], told["system_fingerprint"], told["invalid"]) == (f"{model}-2026", "fp_1", 0)
+        if record["lineup"] not in {"text", "secretive"}:
             fresh = told["tokens_in"] - told["tokens_cached"]
             cost = (2 * fresh + 0.5 * told["tokens_cached"] + 10 * told["tokens_out"]) / 1e6
             assert told["cost_usd"] == pytest.approx(cost)
         else:
-            assert told["cost_usd"] is None, "a model without a price has no cost"
+            assert told["cost_usd"] is None, "without a price, or the number of tokens, there is no cost"
     sides = {"player_1": "tools", "player_2": "random"}
     tools = {"tools": arena.llm(server, agent="tools"), "random": RANDOM}
     records, _ = arena.play("board", "tictactoe_v3", tools, {"game": sides}, environment=BOARD)
@@ -85,7 +89,7 @@ def test_records_do_not_depend_on_lanes_and_a_rerun_makes_no_call(arena):
         play = {"environment": SHORT, "episodes": 6}
         operators = {
             "llm": arena.llm(own, temperature=1.0, concurrency={"start": 1}),
-            "cot": arena.llm(own, agent="cot"),
+            "cot": arena.llm(own, agent="cot", concurrency={"start": 1}),  # it shares the gate of the first
             "plain": arena.llm(own, "no-schema"),
         }
         first, _ = arena.play("first", GRID, operators, lanes=6, **play)
@@ -113,7 +117,7 @@ def test_records_do_not_depend_on_lanes_and_a_rerun_makes_no_call(arena):
 
 def test_faults_that_pass_cost_time_and_lose_nothing(arena, server):
     models = ("storm", "shaky", "garbled", "hanging-up", "slow")
-    operators = {model: arena.llm(server, model, timeout_s=4) for model in models}
+    operators = {model: arena.llm(server, model, **({"timeout_s": 4} if model == "slow" else {})) for model in models}
     records, _ = arena.play("play", GRID, operators, environment={"max_steps": 2}, episodes=4)
     assert [(record["ended"], record["failures"]) for record in records] == [("max_steps", [])] * 20
     for model in models:
@@ -150,7 +154,7 @@ def test_faults_that_last_end_as_declared(arena, server):
     }
 
 
-_REST = """
+_ASK = """
 import asyncio, json, os, sys, time
 from pathlib import Path
 from llm_worker.caller import Caller
@@ -158,11 +162,19 @@ from llm_worker.config import LlmConfig
 from llm_worker.exchange import Message, Question
 from llm_worker.keys import read_key
 
-async def main():
-    config = LlmConfig(run_id="r", endpoint="vllm", base_url=sys.argv[1], key_env="CHAT_KEY", model="resting")
-    shared = Path(sys.argv[2])
+def ask(model, **more):
+    where = {"endpoint": "vllm", "base_url": sys.argv[1], "key_env": "CHAT_KEY"}
+    config = LlmConfig(run_id="r", model=model, **where, **more)
     caller = Caller(config, read_key(config, os.environ), shared)
-    asking = asyncio.create_task(caller.ask(Question((Message("user", "?"),)), time.monotonic() + config.patience_s))
+    return caller, caller.ask(Question((Message("user", "?"),)), time.monotonic() + config.patience_s)
+
+shared = Path(sys.argv[2])
+"""
+
+_REST = """
+async def main():
+    caller, answer = ask("resting")
+    asking = asyncio.create_task(answer)
     state = {"throttled": 0}
     while not state["throttled"] and not asking.done():
         await asyncio.sleep(0.01)
@@ -173,14 +185,34 @@ async def main():
 asyncio.run(main())
 """
 
+_PRESS = """
+async def main():
+    asked = [ask(model, patience_s=1.5) for model in ("storm-now", "storm-past")]
+    ended = await asyncio.gather(*(answer for _, answer in asked), return_exceptions=True)
+    print(json.dumps([[caller.calls, error.kind] for (caller, _), error in zip(asked, ended)]))
 
-def test_a_long_retry_after_is_honoured(arena, server, built):
+asyncio.run(main())
+"""
+
+
+def call(arena, server, built, code):
+    """Run code with the caller of the worker; return what it prints."""
     found = built("llm")
     environ = {**arena.environ, "PYTHONPATH": found["site"]}
-    command = [found["python"], "-c", _REST, server.address, str(arena.shared)]
+    command = [found["python"], "-c", _ASK + code, server.address, str(arena.shared)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert 700 < float(done.stdout) <= 900, "the server asked for 900 seconds"
+    return json.loads(done.stdout)
+
+
+def test_a_long_retry_after_is_honoured(arena, server, built):
+    assert 700 < call(arena, server, built, _REST) <= 900, "the server asked for 900 seconds"
+
+
+def test_a_retry_after_of_no_time_is_no_reason_to_call_without_a_pause(arena, server, built):
+    for calls, kind in call(arena, server, built, _PRESS):
+        assert 1 <= calls <= 4
+        assert kind == "endpoint"
 
 
 def test_each_decision_carries_the_models_words(arena, server, built, tmp_path):
@@ -268,6 +300,12 @@ def test_bad_input_is_named_with_what_to_do(arena, server, tmp_path):
         "context": (arena.llm(server, "short-sighted", role="x" * 4000), "shorter history"),
         "schema": (arena.llm(server, "no-schema", structured="schema"), "structured: text"),
         "poor": (arena.llm(server, "poor"), "add credit"),
+        "broke": (arena.llm(server, "broke"), "add credit"),
+        "spent-out": (arena.llm(server, "spent-out"), "add credit"),
+        "usage": (arena.llm(server, "secretive", limits={"experiment": {"tokens": 10**6}}), "cannot hold"),
+        "key-env": (arena.llm(server, key_env="sk-wrong-0123456789"), "no name of a variable"),
+        "url": (arena.llm(server, base_url="https://u:sk-wrong@host/v1"), "must hold no user"),
+        "key": (arena.llm(server, api_key="sk-wrong-0123456789"), "unknown field"),
         "agent": (arena.llm(server, agent="robsut"), "'robust'"),
         "local": ({"worker": "llm", "config": {}}, "profile: local"),
         "plain": ({"worker": "llm", "config": elsewhere}, "not encrypted"),
@@ -318,20 +356,40 @@ def test_anthropics_dialect(arena, server):
     assert told["invalid"] == told["decisions"] == 5, "an empty answer is sent back as any other"
 
 
-def test_limits_of_episodes_and_experiments_hold(arena, server):
+def test_limits_of_an_episode_hold(arena, server):
     limit = {"episode": {"turns": 3}}
     operators = {"llm": arena.llm(server, limits=limit)}
     rules = {"failures": {"then": "noop"}, "environment": SHORT}
     record = only(arena.play("episode", GRID, operators, episodes=1, **rules)[0])
     assert kinds(record) == [("limit", "noop")] * 2
     assert record["reports"]["agent"]["answers"] == 3
-    before = server.stats()["answered"]
-    spent = {"llm": arena.llm(server, "thrifty", limits={"experiment": {"turns": 20}}), "random": RANDOM}
-    records, printed = arena.play("experiment", GRID, spent, episodes=10, code=1, lanes=4, environment=SHORT)
-    assert 20 <= server.stats()["answered"] - before <= 24, "not exceeded by more than the calls under way"
-    assert "of 20 turns are used up" in printed
-    assert sum(record["lineup"] == "random" for record in records) == 10
-    assert 0 < sum(record["lineup"] == "llm" for record in records) < 10
+
+
+def test_a_budget_of_an_experiment_holds_over_processes_that_play_it_at_once(arena, server, tmp_path):
+    prices = tmp_path / "prices.toml"
+    prices.write_text('["usd"]\ninput = 1.0\noutput = 1.0\n')
+    budgets = {"turns": 20, "tokens": 10_000, "usd": 0.01}
+    spent = {
+        name: arena.llm(server, name, limits={"experiment": {name: most}}, prices=str(prices))
+        for name, most in budgets.items()
+    }
+    options = {"episodes": 10, "code": 1, "lanes": 4, "environment": SHORT}
+    with ThreadPoolExecutor() as pool:
+        playing = [  # with seeds of their own, else the second would find the replies of the first
+            pool.submit(arena.play, name, GRID, {**spent, "random": RANDOM}, seeds={"root": root}, **options)
+            for root, name in enumerate(("one", "other"))
+        ]
+        played = [each.result() for each in playing]
+    ended = Counter(record["lineup"] for records, _ in played for record in records)
+    assert ended.pop("random") == 20
+    assert set(ended) == set(budgets)
+    assert max(ended.values()) < 20
+    for name, most in budgets.items():
+        assert all(f"of {most:g} {name} are used up" in printed for _, printed in played)
+        bill = server.stats()["billed"][name]
+        used = {"turns": bill["calls"], "tokens": bill["tokens"], "usd": bill["tokens"] / 1e6}[name]
+        call = {"turns": 1, "tokens": bill["most"], "usd": bill["most"] / 1e6}[name]
+        assert most <= used <= most + 8 * call, "not exceeded by more than the calls under way, four for each process"
 
 
 def test_the_key_is_nowhere(arena, server, tmp_path):
@@ -351,7 +409,6 @@ def test_the_key_is_nowhere(arena, server, tmp_path):
 
 
 def test_the_compliance_suite_passes(built, tmp_path):
-
     found = built("llm")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("MOSAIC_", "PYTHON"))}
     done = subprocess.run(
@@ -390,10 +447,13 @@ def test_processes_share_what_an_endpoint_allows(arena):
     try:
         few = arena.llm(slow, concurrency={"start": 3, "most": 3})
         with ThreadPoolExecutor() as pool:
+            playing = []
             for number, name in enumerate(("one", "other")):
                 seeds = {"root": number}  # else the second would find the replies of the first
                 options = {"environment": {"max_steps": 3}, "episodes": 6, "lanes": 6, "seeds": seeds}
-                pool.submit(arena.play, name, GRID, {"llm": few}, **options)
+                playing.append(pool.submit(arena.play, name, GRID, {"llm": few}, **options))
+            for each in playing:
+                each.result()
         assert [len(arena.records(arena.folder / name)) for name in ("one", "other")] == [6, 6]
         seen = slow.stats()
         assert seen["answered"] == 36
