@@ -3,15 +3,19 @@
 import { computed, effect, signal } from "@preact/signals";
 import { api } from "./api";
 import { known, runs, summaries, totalRuns } from "./states";
-import type { RunState, RunSummary } from "./types";
+import { isFinal, type RunState, type RunSummary } from "./types";
 
 const MOST = 100_000;
 /** Summaries in one answer: the newest are shown while the next are asked for. */
 const SUMMARIES_AT_ONCE = 1000;
 const older = signal<readonly RunState[]>([]);
+/** The last state of runs that were live: the rows of `older` may have been asked for before they ended. */
+const left = signal<ReadonlyMap<string, RunState>>(new Map());
 const wanted = signal(0);
 let asking = false;
 let askedFor = -1;
+/** How often what was asked for has become old. */
+let outdated = 0;
 const olderSummaries = signal<ReadonlyMap<string, RunSummary>>(new Map());
 /** Runs whose summary was asked for; one that never began has none. */
 const summarized = new Set<string>();
@@ -21,10 +25,14 @@ function newestFirst(a: RunState, b: RunState): number {
   return b.submitted_at - a.submitted_at || (b.run > a.run ? 1 : -1);
 }
 
+function newer(one: RunState, other: RunState | undefined): RunState {
+  return other && other.version > one.version ? other : one;
+}
+
 /** Every run that is known, newest first. */
 export const allRuns = computed<RunState[]>(() => {
   const live = runs.value;
-  const rest = older.value.filter((run) => !live.has(run.run));
+  const rest = older.value.filter((run) => !live.has(run.run)).map((run) => newer(run, left.value.get(run.run)));
   return [...live.values(), ...rest].sort(newestFirst);
 });
 
@@ -62,8 +70,9 @@ export function wantAllRuns(): () => void {
   };
 }
 
-/** Ask again, since runs were deleted. */
+/** Ask again, since what was asked for is old: runs were deleted, or ended unseen. */
 export function reloadRuns(): void {
+  outdated += 1;
   askedFor = -1;
   void load();
 }
@@ -72,19 +81,33 @@ async function load(): Promise<void> {
   const total = totalRuns.peek();
   if (asking || !wanted.peek() || total <= runs.peek().size || total === askedFor) return;
   asking = true;
+  const began = outdated;
   try {
     const found = await api<{ runs: RunState[] }>("scheduler", "runs", { limit: MOST });
     older.value = found.runs;
     askedFor = total;
   } catch {
     // The banner tells that the scheduler is silent; the next change of the counts asks again.
+    return;
   } finally {
     asking = false;
   }
+  if (began !== outdated) reloadRuns();
 }
 
 effect(() => {
   if (known.value) window.setTimeout(() => (painted.value = true), NEWEST_FIRST_MS);
+});
+
+let before = runs.peek();
+effect(() => {
+  const live = runs.value;
+  const gone = [...before.values()].filter((run) => !live.has(run.run));
+  before = live;
+  if (!gone.length) return;
+  left.value = new Map([...left.peek(), ...gone.map((run): [string, RunState] => [run.run, run])]);
+  // Of one that left before it was seen to end, nobody here knows how it ended.
+  if (!gone.every(isFinal)) reloadRuns();
 });
 
 effect(() => {
