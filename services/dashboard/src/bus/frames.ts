@@ -1,13 +1,36 @@
 /** Live pictures of a run. Each is decoded off the main thread; credits go back when it is drawn. */
 
+import { api } from "./api";
 import { follow } from "./connection";
-import type { FrameHead } from "./types";
+import { isFinal, type FrameHead, type RunState } from "./types";
 
 export interface FrameWish {
   stream?: string | null;
   maxDim?: 160 | 320 | 640 | 1280;
   /** Time to ask for nothing after each picture: many small ones need not move like a film. */
   pauseMs?: number;
+}
+
+/** The host that knows about the frames of a run: the one on which it runs, or has run. */
+export function framesHost(run: RunState): string | null {
+  const begun = run.state === "running" || (isFinal(run) && run.started_at !== null);
+  return begun ? run.host : null;
+}
+
+export interface LastFrame {
+  /** Time of the last frame, by the clock of its host. */
+  wall: number;
+  /** Whether its writer may publish more. */
+  live: boolean;
+}
+
+/** Ask for the last frame of a run, or of one of its streams; null if there is none. */
+export async function askLastFrame(run: string, host: string, stream: string | null, signal: AbortSignal): Promise<LastFrame | null> {
+  type Stream = { newest: { stream: string; wall: number }; writer: string };
+  const found = await api<{ streams: Stream[] }>(`supervisor.${host}`, "frame_streams", { run }, signal);
+  const own = found.streams.filter((each) => stream === null || each.newest.stream === stream);
+  if (!own.length) return null;
+  return { wall: Math.max(...own.map((each) => each.newest.wall)), live: own.some((each) => each.writer === "live") };
 }
 
 export function watchFrames(

@@ -1,5 +1,6 @@
 /** Overview: hosts, live runs, the queue with its reasons, the last failures with their cause. */
 
+import { framesHost } from "../bus/frames";
 import { counts, hosts, known, runs, summaries, totalRuns } from "../bus/states";
 import { isFinal, type RunState } from "../bus/types";
 import { Ago, StateBadge } from "../parts/badges";
@@ -109,7 +110,7 @@ function LiveRun({ run, picture }: { run: RunState; picture: boolean }) {
       {run.state === "running" ? (
         <>
           <div class="live-run-middle">
-            {picture && <Frame run={run.run} live maxDim={160} pauseMs={1000} nothing="no frame yet" />}
+            {picture && <Frame run={run.run} host={framesHost(run)} live maxDim={160} pauseMs={1000} nothing="no frame yet" />}
             <Sparkline values={summary?.returns ?? []} label={`episode returns of ${run.name}`} />
           </div>
           <p class="row number">
@@ -131,9 +132,9 @@ function Queue({ queued }: { queued: RunState[] }) {
     <section class="card" aria-label="Queue">
       <div class="head">
         <h2>Queue</h2>
-        <span class="muted">{queued.length ? `${count(queued.length)} wait` : ""}</span>
+        <span class="muted">{queued.length ? `${count(queued.length)} queued` : ""}</span>
       </div>
-      {!queued.length && <p class="muted">Nothing waits.</p>}
+      {!queued.length && <p class="muted">The queue is empty.</p>}
       <ul class="plain-list">
         {queued.slice(0, MOST_QUEUED).map((run) => (
           <li key={run.run}>
@@ -142,7 +143,7 @@ function Queue({ queued }: { queued: RunState[] }) {
           </li>
         ))}
       </ul>
-      {queued.length > MOST_QUEUED && <a href="/runs?state=queued">All that wait</a>}
+      {queued.length > MOST_QUEUED && <a href="/runs?state=queued">All queued runs</a>}
     </section>
   );
 }

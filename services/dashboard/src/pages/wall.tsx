@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
+import { framesHost } from "../bus/frames";
 import { known, runs, summaries } from "../bus/states";
 import { isFinal, type RunState } from "../bus/types";
 import { Ago, StateBadge } from "../parts/badges";
@@ -53,7 +54,7 @@ function Tile({ run, size }: { run: RunState; size: 320 | 640 }) {
   const summary = summaries.value.get(run.run);
   return (
     <figure class="card tile" data-run={run.run}>
-      <Frame run={run.run} live={!isFinal(run)} maxDim={size} nothing={isFinal(run) ? "It had no frames" : "No frame yet"} />
+      <Frame run={run.run} host={framesHost(run)} live={!isFinal(run)} maxDim={size} nothing={isFinal(run) ? "This run had no frames" : "No frame yet"} />
       <figcaption class="row">
         <a class="ellipsis" href={`/run/${run.run}`}>
           {run.name}

@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
+import { framesHost } from "../../bus/frames";
 import type { FrameHead, RunState } from "../../bus/types";
 import { count, figure } from "../../parts/format";
 import { Frame } from "../../parts/frame";
@@ -28,6 +29,7 @@ export function RunFrame({ run, live }: { run: RunState; live: boolean }) {
       </div>
       <Frame
         run={run.run}
+        host={framesHost(run)}
         live={live}
         maxDim={640}
         onFrame={onFrame}
@@ -35,7 +37,7 @@ export function RunFrame({ run, live }: { run: RunState; live: boolean }) {
       />
       {head.value && (
         <p class="row number" id="frame-figures">
-          <span>step {count(head.value.step)}</span>
+          <span title="Steps of the environment in the picture. A run counts those of all its environments.">environment step {count(head.value.step)}</span>
           <span>episode {count(head.value.episode)}</span>
           <span>reward {figure(head.value.last_reward)}</span>
           <span>return {figure(head.value.rolling_return)}</span>
