@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { hosts, now } from "../../bus/states";
-import { isFinal, type RunDetail, type RunState, type Usage } from "../../bus/types";
+import { FINAL_STATES, isFinal, type Decision, type RunDetail, type RunState, type Usage } from "../../bus/types";
 import { span } from "../../parts/format";
 import { Sparkline } from "../../parts/meter";
 
@@ -78,17 +78,34 @@ function Asked({ detail }: { detail: RunDetail }) {
   );
 }
 
-const PHASES = ["queued", "preparing", "starting", "running", "stopping"];
+/** The phase that begins with a decision. Others, such as a warning, begin none. */
+const PHASES: Record<string, string> = {
+  submitted: "queued",
+  queued: "queued",
+  retry: "queued",
+  refused: "queued",
+  placed: "starting",
+  preparing: "preparing",
+  starting: "starting",
+  running: "running",
+  stopping: "stopping",
+  ...Object.fromEntries(FINAL_STATES.map((state) => [state, "ended"])),
+};
 
-/** Where the time of the run went, from the scheduler's decisions: each lasts until the next. */
-function TimeSpent({ run, detail }: { run: RunState; detail: RunDetail }) {
+/** Seconds in each phase, from the scheduler's decisions: a phase lasts until the next one. */
+function timeSpent(decisions: Decision[], until: number): Map<string, number> {
   const spent = new Map<string, number>();
-  detail.decisions.forEach((decision, i) => {
-    const phase = decision.event === "submitted" || decision.event === "placed" ? "queued" : decision.event;
-    if (!PHASES.includes(phase)) return;
-    const end = detail.decisions[i + 1]?.at ?? (isFinal(run) ? (run.ended_at ?? decision.at) : now.value);
-    spent.set(phase, (spent.get(phase) ?? 0) + Math.max(0, end - decision.at));
+  const begun = decisions.flatMap(({ event, at }) => (PHASES[event] ? [{ phase: PHASES[event], at }] : []));
+  begun.forEach(({ phase, at }, i) => {
+    if (phase === "ended") return;
+    const end = begun[i + 1]?.at ?? until;
+    spent.set(phase, (spent.get(phase) ?? 0) + Math.max(0, end - at));
   });
+  return spent;
+}
+
+function TimeSpent({ run, detail }: { run: RunState; detail: RunDetail }) {
+  const spent = timeSpent(detail.decisions, isFinal(run) ? (run.ended_at ?? run.changed_at) : now.value);
   const total = [...spent.values()].reduce((sum, each) => sum + each, 0) || 1;
   return (
     <div>
