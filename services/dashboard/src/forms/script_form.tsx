@@ -34,9 +34,11 @@ export function ScriptForm() {
   useEffect(() => {
     for (const [path, text] of fillTemplate(template, {})) form.set(path, text);
   }, [description]);
-  const choose = (path: string) => {
+  const choose = (path: string, host: string) => {
     chosen.value = path;
     for (const [key, value] of fillTemplate(template, { "{script}": path })) form.set(key, value);
+    // The other hosts do not have the file.
+    if (hosts.peek().size > 1) form.set("requires", requiring(host, form.text("requires")));
   };
   if (!able.length) return <p class="muted">No installed worker runs scripts. Install one that does on the page <a href="/workers">Workers</a>.</p>;
   return (
@@ -53,7 +55,13 @@ export function ScriptForm() {
   );
 }
 
-function ScriptList({ chosen, choose }: { chosen: string; choose: (path: string) => void }) {
+/** Tags that a host must have, with that of one host in place of any other host's. */
+function requiring(host: string, tags: string): string {
+  const others = tags.split(",").map((each) => each.trim()).filter((each) => each && !each.startsWith("host:"));
+  return [...others, `host:${host}`].join(", ");
+}
+
+function ScriptList({ chosen, choose }: { chosen: string; choose: (path: string, host: string) => void }) {
   const names = [...hosts.value.keys()].sort();
   const picked = useSignal("");
   const host = names.includes(picked.value) ? picked.value : (names[0] ?? "");
@@ -112,7 +120,7 @@ function ScriptList({ chosen, choose }: { chosen: string; choose: (path: string)
         {(found.value?.scripts ?? []).map((script) => (
           <li key={script.path}>
             <label class={script.path === chosen ? "chosen" : ""}>
-              <input type="radio" name="script" checked={script.path === chosen} onChange={() => choose(script.path)} />
+              <input type="radio" name="script" checked={script.path === chosen} onChange={() => choose(script.path, host)} />
               <span>
                 <b>{script.path.split("/").at(-1)}</b>
                 <span class="muted"> {script.description || "no @description"}</span>
