@@ -1,10 +1,10 @@
 /** Runs: all of them in one table. Filter, sort and baseline are in the address, so that a view can be sent. */
 
-import { computed, useComputed, useSignal, type Signal } from "@preact/signals";
+import { computed, useComputed, useSignal, useSignalEffect, type Signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { allRuns, summaryOf, wantAllRuns } from "../bus/all_runs";
 import { role } from "../bus/connection";
-import { diskUse, wantDiskUse } from "../bus/disk";
+import { diskUse, loadDiskUse, wantDiskUse } from "../bus/disk";
 import { counts, known, totalRuns } from "../bus/states";
 import { isFinal, type RunState } from "../bus/types";
 import { Ago, StateBadge } from "../parts/badges";
@@ -64,6 +64,9 @@ const grouped = computed(() => allRuns.value.some((run) => run.group));
 export function Runs() {
   const chosen = useSignal<ReadonlySet<string>>(new Set());
   useEffect(() => wantAllRuns(), []);
+  useSignalEffect(() => {
+    if (sort.value.key === "disk") void loadDiskUse(shown.value);
+  });
   const picked = useComputed(() => allRuns.value.filter((run) => chosen.value.has(run.run)));
   return (
     <div class="stack">

@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { api, explain } from "../../bus/api";
 import { isFinal, type RunDetail, type RunState } from "../../bus/types";
 import { Ago } from "../../parts/badges";
-import { bytes } from "../../parts/format";
+import { bytes, count } from "../../parts/format";
 import { Table, type Column } from "../../parts/table";
 
 interface FileEntry {
@@ -16,7 +16,8 @@ interface FileEntry {
 
 const VIDEO = /\.(mp4|webm)$/i;
 const SHOWN = /\.(png|jpe?g|gif|webp|txt|log|json|jsonl|csv|yaml)$/i;
-const MOST_FILES = 2000;
+/** As many as a host lists at once. */
+const MOST_FILES = 10_000;
 const MOST_VIDEOS = 24;
 
 /** The address of a file; a path begins with the number of the attempt. */
@@ -26,21 +27,34 @@ export function fileAddress(run: string, path: string): string {
 
 export function Files({ run, detail, kind }: { run: RunState; detail: RunDetail | null; kind: "videos" | "artifacts" }) {
   const found = useSignal<FileEntry[] | null>(null);
-  const problem = useSignal("");
+  const more = useSignal(false);
+  const problems = useSignal<string[]>([]);
   const hosts = [...new Set((detail?.attempts ?? []).map((each) => each["host"]).filter((host) => typeof host === "string"))];
   const key = hosts.join();
   useEffect(() => {
     if (!detail) return;
-    const ask = (host: string) => api<{ files: FileEntry[] }>(`supervisor.${host}`, "files", { run: run.run, limit: MOST_FILES });
-    Promise.all(hosts.map(ask)).then(
-      (answers) => (found.value = answers.flatMap((answer) => answer.files)),
-      (error) => (problem.value = explain(error)),
-    );
+    const ask = (host: string) => api<{ files: FileEntry[]; more: boolean }>(`supervisor.${host}`, "files", { run: run.run, limit: MOST_FILES });
+    // Attempts may be on several hosts, and one that is silent hides no files but its own.
+    void Promise.allSettled(hosts.map(ask)).then((answers) => {
+      const told = answers.flatMap((answer) => (answer.status === "fulfilled" ? [answer.value] : []));
+      found.value = told.flatMap((answer) => answer.files);
+      more.value = told.some((answer) => answer.more);
+      problems.value = answers.flatMap((answer, i) => (answer.status === "rejected" ? [`${hosts[i]}: ${explain(answer.reason)}`] : []));
+    });
   }, [run.run, run.state, key]);
-  if (problem.value) return <p class="error">{problem.value}</p>;
   if (!found.value) return <p class="muted">Asking the host …</p>;
   const videos = found.value.filter((file) => VIDEO.test(file.path));
-  return kind === "videos" ? <Videos run={run} videos={videos} /> : <Artifacts run={run} files={found.value} />;
+  return (
+    <div class="stack">
+      {problems.value.map((each) => (
+        <p class="error" key={each}>
+          {each}
+        </p>
+      ))}
+      {more.value && <p class="muted">The run has more files than these {count(found.value.length)}: the others are in its folder on the host.</p>}
+      {kind === "videos" ? <Videos run={run} videos={videos} /> : <Artifacts run={run} files={found.value} />}
+    </div>
+  );
 }
 
 function Videos({ run, videos }: { run: RunState; videos: FileEntry[] }) {
@@ -73,7 +87,7 @@ function Artifacts({ run, files }: { run: RunState; files: FileEntry[] }) {
     { key: "modified", title: "Changed", width: 120, cell: (file) => <Ago at={file.modified_at} /> },
     {
       key: "show",
-      title: "Look",
+      title: "View",
       width: 80,
       cell: (file) => SHOWN.test(file.path) && <a href={`${fileAddress(run.run, file.path)}?show`} target="_blank" rel="noopener">show<span class="visually-hidden"> {file.path} in a new tab</span></a>,
     },
