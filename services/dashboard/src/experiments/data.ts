@@ -65,6 +65,11 @@ function take(rows: ExperimentState[], { whole = false } = {}): void {
   experiments.value = next;
 }
 
+/** It was deleted; the next answer to a question would tell the same, a moment later. */
+export function forget(name: string): void {
+  experiments.value = new Map([...experiments.peek()].filter(([each]) => each !== name));
+}
+
 hearStates((message) => {
   if (message.experiments?.length) take(message.experiments);
 });
@@ -77,7 +82,7 @@ export function useExperiments(name: string | null = null): void {
     const ask = async () => {
       try {
         take((await api<{ experiments: ExperimentState[] }>("operator", "experiments", {})).experiments, { whole: true });
-        if (name && experiments.peek().has(name)) take([await api<ExperimentState>("operator", "show_experiment", { experiment: name })]);
+        if (name && !over && experiments.peek().has(name)) take([await api<ExperimentState>("operator", "show_experiment", { experiment: name })]);
         problem.value = "";
       } catch (error) {
         problem.value = explain(error);

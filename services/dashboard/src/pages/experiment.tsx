@@ -8,12 +8,14 @@ import { api, explain } from "../bus/api";
 import { role } from "../bus/connection";
 import { now } from "../bus/states";
 import { asked, experiments, isPlaying, problem, useExperiments, type ExperimentState, type LineupProgress, type ShardProgress } from "../experiments/data";
+import { DeleteButton } from "../experiments/delete";
 import { Ago, StateBadge } from "../parts/badges";
 import { CommandLine } from "../parts/command";
 import { confirm } from "../parts/confirm";
 import { Empty } from "../parts/empty";
 import { count, figure, shortId, span } from "../parts/format";
 import { Progress } from "../parts/meter";
+import { navigate } from "../router";
 
 const LOOK_MS = 1000;
 const MOST_LOOKS = 600;
@@ -72,6 +74,7 @@ function Head({ state }: { state: ExperimentState }) {
             Stop
           </button>
         )}
+        <DeleteButton state={state} done={() => navigate("/experiments")} />
       </div>
       <Progress part={state.wanted ? state.done / state.wanted : 0} label="episodes played" />
       {[state.reason, state.look, ...state.notes].filter(Boolean).map((each) => (
@@ -218,12 +221,12 @@ function Report({ state }: { state: ExperimentState }) {
         <span class="spread" />
         {there.value && (
           <a class="button" href={address} target="_blank" rel="noopener">
-            Open by itself
+            Open in a new tab
           </a>
         )}
         {role.value === "owner" && (
           <button type="button" class={there.value ? "" : "primary"} id="write-report" disabled={busy.value} onClick={() => void write()}>
-            {busy.value ? "Writing …" : there.value ? "Write it anew" : "Write the report"}
+            {busy.value ? "Writing …" : there.value ? "Rewrite the report" : "Write the report"}
           </button>
         )}
       </div>

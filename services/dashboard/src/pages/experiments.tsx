@@ -4,6 +4,7 @@ import "../styles/compare.css";
 import "../styles/experiments.css";
 import { role } from "../bus/connection";
 import { asked, experiments, problem, useExperiments } from "../experiments/data";
+import { DeleteButton } from "../experiments/delete";
 import { NewExperiment } from "../experiments/new_experiment";
 import { Ago, StateBadge } from "../parts/badges";
 import { Empty } from "../parts/empty";
@@ -38,6 +39,9 @@ export function Experiments() {
                 <th scope="col">Episodes</th>
                 <th scope="col">Lineups</th>
                 <th scope="col">Started</th>
+                <th scope="col">
+                  <span class="visually-hidden">Delete</span>
+                </th>
               </tr>
             </thead>
             <tbody>
@@ -56,6 +60,9 @@ export function Experiments() {
                   <td class="number">{row.lineups.length}</td>
                   <td>
                     <Ago at={row.started_at} />
+                  </td>
+                  <td class="right">
+                    <DeleteButton state={row} small />
                   </td>
                 </tr>
               ))}
