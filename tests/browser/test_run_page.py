@@ -282,7 +282,7 @@ def test_lost_connection_is_told_and_mended(browser, stack, live):
         board.cut_off = True
         board.open("/")
         stack.kill("gateway")
-        expect(board.page.get_by_role("alert")).to_contain_text("connection is gone")
+        expect(board.page.get_by_role("alert")).to_contain_text("Connection lost at")
         assert board.page.locator(".shell.stale").count() == 1
         times = "() => [...document.querySelectorAll('time')].map((each) => each.textContent).join()"
         before = board.page.evaluate(times)

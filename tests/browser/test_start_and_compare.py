@@ -209,7 +209,7 @@ def test_runs_that_ended_long_ago_are_deleted(stack, board):
     expect(board.page.locator("#shown")).to_contain_text("1 of")
     age = board.page.get_by_label("all older than")
     age.fill("soon")
-    expect(board.page.get_by_role("button", name="Such as 30d")).to_be_disabled()
+    expect(board.page.get_by_role("button", name="Enter an age, such as 30d")).to_be_disabled()
     age.fill("52w")
     expect(board.page.get_by_role("button", name="Delete all 0")).to_be_disabled()
     # The clock of the page goes on: sooner or later the run is old enough.

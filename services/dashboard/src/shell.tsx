@@ -103,7 +103,7 @@ function Banner() {
   if (link.value === "logged_out") {
     return (
       <div class="banner severe" role="alert">
-        You are not logged in (any more). Open the address that this prints: <CommandLine command="mosaic open" />
+        You are logged out. Run this and open the address that it prints: <CommandLine command="mosaic open" />
       </div>
     );
   }
@@ -111,7 +111,7 @@ function Banner() {
     const since = lostSince.value && new Date(lostSince.value * 1000).toLocaleTimeString();
     return (
       <div class="banner severe" role="alert">
-        The connection is gone since {since}. What you see is from then; clocks stand still. Trying again …
+        Connection lost at {since}. Values are from that time. Reconnecting …
       </div>
     );
   }
@@ -119,7 +119,7 @@ function Banner() {
   if (quiet.length) {
     return (
       <div class="banner" role="status">
-        {quiet.join(", ")} {quiet.length === 1 ? "is" : "are"} not heard. What it tells may be old (mosaic status).
+        No heartbeat from {quiet.join(", ")}: {quiet.length === 1 ? "its" : "their"} values may be out of date (mosaic status).
       </div>
     );
   }

@@ -234,7 +234,7 @@ function Exports({ drawing, drawn, grid, axis }: { drawing: Drawing; drawn: Draw
   };
   return (
     <div class="row exports">
-      <span class="muted">Keep the curves as</span>
+      <span class="muted">Export the curves as</span>
       <button type="button" class="small" onClick={() => download(`${name}.svg`, toSvg(drawing), "image/svg+xml")}>
         SVG
       </button>

@@ -11,6 +11,7 @@ import { confirm } from "../parts/confirm";
 import { Empty } from "../parts/empty";
 import { span } from "../parts/format";
 import { HostMeters } from "../parts/host";
+import { query } from "../router";
 
 interface HostList {
   silent_s: Record<string, number>;
@@ -32,16 +33,19 @@ export function Hosts() {
     const timer = window.setInterval(() => void ask(), ASK_MS);
     return () => clearInterval(timer);
   }, []);
-  const all = [...hosts.value.values()].sort((a, b) => a.host.localeCompare(b.host));
+  const chosen = query.value.get("host");
+  const every = [...hosts.value.values()].sort((a, b) => a.host.localeCompare(b.host));
+  const all = every.filter((host) => chosen === null || host.host === chosen);
   return (
     <div class="stack">
       <div class="page-head">
         <h1>Hosts</h1>
+        {chosen !== null && <a href="/hosts">{every.length === 1 ? "All hosts" : `All ${every.length} hosts`}</a>}
         <span class="spread" />
         {role.value === "owner" && list.value && <PauseQueue paused={list.value.paused} done={ask} />}
       </div>
       {list.value?.paused && <p class="notice">The queue is paused ({list.value.paused}): nothing new is placed.</p>}
-      {known.value && !all.length && <Empty command="mosaic up">No host has reported. Start a stack:</Empty>}
+      {known.value && !all.length && <Empty command="mosaic up">{chosen === null ? "No host has reported. Start a stack:" : `No host ${chosen} has reported. Start a stack on it:`}</Empty>}
       {all.map((host) => (
         <Host key={host.host} host={host} list={list.value} done={ask} />
       ))}
@@ -87,7 +91,7 @@ function Host({ host, list, done }: { host: HostState; list: HostList | null; do
       <div class="head">
         <h2>{host.host}</h2>
         {drained !== undefined && <span class="tag">drained: {drained}</span>}
-        {host.draining && <span class="tag">about to end</span>}
+        {host.draining && <span class="tag">shutting down</span>}
         {silent > SILENT_S && <span class="error">silent for {span(silent)}</span>}
         <span class="spread" />
         {role.value === "owner" && (

@@ -104,7 +104,7 @@ function Answered({ session }: { session: Session }) {
       </p>
     );
   }
-  if (told.type === "confirm") return <p role="status">{told.label}? Give it once more.</p>;
+  if (told.type === "confirm") return <p role="status">{told.label}? Repeat the move to confirm.</p>;
   return null;
 }
 

@@ -16,7 +16,11 @@ const MOST_NAMED = 12;
 
 function words(runs: RunState[]): string {
   const ids = runs.slice(0, MOST_NAMED).map((run) => run.run);
-  return ids.join(" ") + (runs.length > MOST_NAMED ? ` … (${runs.length} in all)` : "");
+  return ids.join(" ") + others(runs);
+}
+
+function others(runs: RunState[]): string {
+  return runs.length > MOST_NAMED ? ` … (${runs.length} in all)` : "";
 }
 
 /** Do something with each run; go on after a refusal, and then tell all of them. */
@@ -44,7 +48,7 @@ function rerunRuns(runs: RunState[], done: () => void): void {
   confirm({
     title: `Rerun ${count(runs.length)} ${runs.length === 1 ? "run" : "runs"}?`,
     text: "Each is submitted again as a new run with the same configuration.",
-    command: runs.slice(0, MOST_NAMED).map((run) => `mosaic rerun ${run.run}`).join(" && "),
+    command: runs.slice(0, MOST_NAMED).map((run) => `mosaic rerun ${run.run}`).join(" && ") + others(runs),
     action: "Rerun",
     run: async () => {
       await each(runs, (run) => api("scheduler", "rerun", { run: run.run }));
@@ -91,12 +95,12 @@ function Prune() {
           class="age"
           value={age.value}
           aria-invalid={given ? undefined : true}
-          title="Such as 12h, 30d or 8w"
+          title="An age, such as 12h, 30d or 8w"
           onInput={(event) => (age.value = event.currentTarget.value)}
         />
       </label>
       <button type="button" class="danger" disabled={!old.length} onClick={() => deleteRuns(old, () => {}, `mosaic prune --older-than ${age.value.trim()}`)}>
-        {given ? `Delete all ${count(old.length)}` : "Such as 30d"}
+        {given ? `Delete all ${count(old.length)}` : "Enter an age, such as 30d"}
       </button>
     </span>
   );

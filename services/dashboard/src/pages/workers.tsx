@@ -36,7 +36,7 @@ export function Workers() {
       ))}
       <div class="card">
         <h2>Your own</h2>
-        <p class="muted">A folder with a worker of yours becomes one of these:</p>
+        <p class="muted">Install your own worker from its folder:</p>
         <CommandLine command="mosaic workers install path/to/my_worker" />
       </div>
     </div>

@@ -65,7 +65,7 @@ export function ConfirmDialogue() {
             {busy.value ? "Working …" : question.action}
           </button>
           <button type="button" onClick={close}>
-            Keep as it is
+            Go back
           </button>
         </div>
       </div>

@@ -9,7 +9,7 @@ import { Meter } from "./meter";
 const MOST_RUNS = 4;
 
 /** The sum of the resources that live attempts of a host hold. */
-export function given(host: HostState): { cpus: number; memory_mb: number; gpus: Record<string, number> } {
+export function allocated(host: HostState): { cpus: number; memory_mb: number; gpus: Record<string, number> } {
   const gpus: Record<string, number> = {};
   let cpus = 0;
   let memory_mb = 0;
@@ -23,7 +23,7 @@ export function given(host: HostState): { cpus: number; memory_mb: number; gpus:
 }
 
 export function HostMeters({ host }: { host: HostState }) {
-  const held = given(host);
+  const held = allocated(host);
   const gb = (mb: number) => (mb / 1024).toFixed(1);
   return (
     <>
@@ -31,12 +31,12 @@ export function HostMeters({ host }: { host: HostState }) {
       <Meter label="RAM" part={host.memory_used_mb / host.total.memory_mb}>
         {`${gb(host.memory_used_mb)} / ${gb(host.total.memory_mb)} GB`}
       </Meter>
-      <Meter label="Given" part={held.cpus / host.total.cpus}>
+      <Meter label="Allocated" part={held.cpus / host.total.cpus}>
         {`${+held.cpus.toFixed(2)} of ${host.total.cpus} CPUs`}
       </Meter>
       {host.gpus.map((gpu) => (
         <Meter key={gpu.id} label={`GPU ${gpu.id}`} part={held.gpus[gpu.id] ?? 0}>
-          {`${Math.round(100 * (held.gpus[gpu.id] ?? 0))} % given`}
+          {`${Math.round(100 * (held.gpus[gpu.id] ?? 0))} % allocated`}
         </Meter>
       ))}
     </>
@@ -51,7 +51,7 @@ export function HostCard({ host, children }: { host: HostState; children?: Compo
         <h2>
           <a href={`/hosts?host=${host.host}`}>{host.host}</a>
         </h2>
-        {host.draining && <span class="tag">takes nothing new</span>}
+        {host.draining && <span class="tag">shutting down</span>}
         <span class="spread" />
         <span class="muted">{live.length === 1 ? "1 run" : `${count(live.length)} runs`}</span>
       </div>

@@ -135,7 +135,7 @@ function Controls({ settings: now, zoom, agents }: { settings: CurveSettings; zo
           ))}
         </select>
       </label>
-      <label class="row" title="The line is the mean of about the last so many points; all points are behind it">
+      <label class="row" title="Mean over about this number of points; all points are drawn behind it">
         Smoothing
         <input
           type="range"
