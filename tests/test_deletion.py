@@ -105,7 +105,7 @@ def test_experiment_is_deleted_with_the_runs_of_its_shards(stack):
     """Its records are written by hand; the runs of its shards are those of the stress worker."""
     shard, old, other = (finished(stack, name=f"trial{end}", group="eval-trial") for end in ("-shard0", "-shard7", "s"))
     folder = ExperimentFolder(stack.home.experiments / "trial")
-    folder.write_plan({"name": "trial", "group": "eval-trial", "until": None})
+    folder.write_plan({"name": "trial", "group": "eval-trial", "until": None, "state": "finished"})
     folder.append([b"{}\n"])
     progress = Progress(state=ExperimentStateName.FINISHED)
     summary = ExperimentState(

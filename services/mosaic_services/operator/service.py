@@ -42,6 +42,7 @@ from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.experiments.plan import edited
 from mosaic_services.experiments.provenance import Found
 from mosaic_services.operator import events
+from mosaic_services.operator import instructions as todo
 from mosaic_services.operator.deletion import delete
 from mosaic_services.operator.documents import ReportDesk, check_text, read_text
 from mosaic_services.operator.looking import decide
@@ -117,7 +118,8 @@ class OperatorService(Service):
             if stored is None or plan is None:
                 return
             progress = Progress.model_validate(stored["progress"])
-            if progress.state.final:
+            # `complete` writes the state into the plan, as the last of what is to be done at the end.
+            if progress.state.final and "state" in plan:
                 self._ended[folder.name] = ExperimentState.model_validate(stored["summary"])
                 return
             found = Found.model_validate(stored.get("found", {}))
@@ -127,7 +129,9 @@ class OperatorService(Service):
             _log.warning("experiment cannot be read", folder=str(folder.path), reason=str(error))
             return
         machine = ExperimentMachine(plan, records, progress, _new_id, decide)
-        self._play(folder, machine, found).apply(machine.resume())
+        # Killed between the decision and the last file: what shards left behind is gathered now.
+        decided: list[todo.Instruction] = [todo.Finish()] if progress.state.final else machine.resume()
+        self._play(folder, machine, found).apply(decided)
 
     def _play(self, folder: ExperimentFolder, machine: ExperimentMachine, found: Found | None = None) -> Playing:
         playing = Playing(self.bus, folder, machine, self.spawn, self.epoch, self.home.runs, found)
