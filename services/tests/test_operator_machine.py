@@ -335,6 +335,21 @@ def test_budget_of_episodes_and_steps_counts_what_is_recorded(budget, said):
     assert world.episodes() == every("a", 3)
 
 
+def test_complete_experiment_is_not_stopped_by_its_budget_while_a_shard_ends():
+    world = World(budget={"wall_s": 60, "episodes": 12}, shards=1, operators=("a",))
+    world.accept(world.submitting[0])
+    (run,) = world.states
+    world.lines[run] = world.left_of(run)
+    world.show(run)
+    world.answer(world.asked[0])
+    world.now += 61
+    world.feed(events.Tick(world.now))
+    assert world.machine.progress.state is ExperimentStateName.RUNNING
+    world.end(run, RunStateName.SUCCEEDED)
+    world.settle()
+    assert world.machine.progress.state is ExperimentStateName.FINISHED
+
+
 def test_stopping_rule_looks_only_when_every_episode_of_a_look_is_there():
     world = World(until={"decided": True, "cap": 200}, operators=("a",))
     looks: list[int] = []

@@ -170,8 +170,7 @@ class ExperimentMachine:
             self._settle(shard, _category(state), event.now)
         else:
             self._look_at(shard, event.now)
-        if self._missing():
-            self._keep_to_budget(event.now)
+        self._keep_to_budget(event.now)
 
     def _take(self, shard: Shard, event: events.Collected) -> None:
         """Keep the records that are new."""
@@ -346,7 +345,8 @@ class ExperimentMachine:
         self._keep_to_budget(now)
 
     def _keep_to_budget(self, now: float) -> None:
-        if (said := self._over_budget(now)) is not None:
+        """Stop once the budget is used up, unless every episode is there and only ends of shards are waited for."""
+        if (said := self._over_budget(now)) is not None and self._missing():
             self._stop(said, now)
 
     def _over_budget(self, now: float) -> str | None:
