@@ -283,6 +283,22 @@ def test_shard_that_is_lost_again_and_again_is_given_up_and_the_others_go_on():
     assert len(world.episodes()) == 12
 
 
+def test_shard_that_succeeded_without_a_stored_journal_is_played_again():
+    world = World(shards=1, operators=("a",))
+    world.accept(world.submitting[0])
+    (run,) = world.states
+    world.end(run, RunStateName.SUCCEEDED)
+    unstored = RunSummary(run=run, attempt=1, events=0, complete=False)
+    world.feed(events.RunSeen(world.now, world.states[run], unstored))
+    world.now += SETTLE_S + 1
+    world.feed(events.Tick(world.now))
+    world.answer(world.asked[0])
+    assert world.machine.progress.given_up == {}
+    world.settle()
+    assert world.machine.progress.state is ExperimentStateName.FINISHED
+    assert world.machine.progress.lost == 1
+
+
 def test_operator_that_dies_at_start_takes_no_lineup_of_its_shard_with_it():
     world = World(shards=1, operators=("bad", "a", "b"))
     world.fault = FailureCategory.INFRASTRUCTURE

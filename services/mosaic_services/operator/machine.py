@@ -378,5 +378,6 @@ class ExperimentMachine:
 
 
 def _category(state: RunState) -> FailureCategory | None:
-    """Whose fault an end is; a lost host is infrastructure."""
-    return FailureCategory.INFRASTRUCTURE if state.state is RunStateName.LOST else state.category
+    """Whose fault it is that episodes have no record: infrastructure's if their host or only their journal is lost."""
+    lost = state.state in {RunStateName.LOST, RunStateName.SUCCEEDED}
+    return FailureCategory.INFRASTRUCTURE if lost else state.category
