@@ -380,6 +380,29 @@ def test_stopping_rule_looks_only_when_every_episode_of_a_look_is_there():
     assert world.episodes() == every("a", 200)
 
 
+def test_stopping_rule_goes_on_without_a_lineup_that_is_given_up():
+    world = World(until={"decided": True, "cap": 200}, operators=("a", "b", "bad"))
+    looks: list[dict[str, int]] = []
+
+    def decide(plan, wanted, records) -> Decision:
+        looks.append(dict(wanted))
+        return Decision("looked", {name: 200 for name, count in wanted.items() if count < 200})
+
+    world.machine._decide = decide
+    world.settle()
+    assert looks == [{"a": 50, "b": 50}, {"a": 200, "b": 200}]
+    assert world.episodes() == every("ab", 200)
+    assert world.machine.progress.state is ExperimentStateName.FAILED
+    assert world.machine.progress.reason == "some episodes cannot be played: bad: why"
+
+
+def test_stopping_rule_does_not_look_if_every_lineup_is_given_up():
+    world = World(until={"decided": True, "cap": 200}, operators=("bad",))
+    world.settle()
+    assert world.machine.progress.state is ExperimentStateName.FAILED
+    assert world.machine.progress.looks == []
+
+
 def test_numerics_that_differ_fail_an_exact_experiment():
     world = World(exact=True, operators=("a",))
     world.machine.records.prints["a", "a"] = {"1", "2"}

@@ -249,6 +249,19 @@ def test_stopping_rule_sets_the_confidence_and_stands_in_the_report():
     assert any("has not stopped" in each for each in early.warnings)
 
 
+def test_stopping_rule_leaves_out_lineups_that_could_not_be_played():
+    generator = np.random.default_rng(2)
+    scores = {"one": generator.normal(2, 1, 50), "two": generator.normal(0, 1, 50), "bad": generator.normal(0, 1, 7)}
+    experiment, records = solo({**scores, "none": np.zeros(0)}, until={"decided": True, "cap": 400})
+    assert analyse(experiment, records).decision.reason == "more"
+    ended = analyse({**experiment, "state": "failed", "given_up": {"bad": "why", "none": "why"}}, records)
+    assert ended.decision.reason == "decided"
+    assert [each.name for each in ended.decision.findings] == ["one - two"]
+    assert not any("has not stopped" in each for each in ended.warnings)
+    stopped = analyse({**experiment, "state": "stopped", "given_up": {}}, records)
+    assert any("has not stopped" in each for each in stopped.warnings)
+
+
 def test_latex_and_markdown_survive_names_from_users(scores):
     experiment, records = solo({"a_b & 100% | $x$": scores["good"], "plain": scores["random"]})
     found = analyse(experiment, records)

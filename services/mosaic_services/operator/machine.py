@@ -291,9 +291,12 @@ class ExperimentMachine:
         for play in cut(self._missing(), self.progress.at_once):
             self._add(play, 0)
 
+    def _playable(self) -> dict[str, int]:
+        """How many episodes are wanted of each lineup that is not given up."""
+        return {name: count for name, count in self.progress.wanted.items() if name not in self.progress.given_up}
+
     def _missing(self) -> list[Slice]:
-        playable = {name: count for name, count in self.progress.wanted.items() if name not in self.progress.given_up}
-        return missing(playable, self.records.done)
+        return missing(self._playable(), self.records.done)
 
     def _advance(self, now: float) -> None:
         """End the experiment, or go on, once no shard is open."""
@@ -304,9 +307,10 @@ class ExperimentMachine:
             self._end(ExperimentStateName.STOPPED, progress.reason, now)
             return
         while not self._missing():
-            if self.plan["until"] is None or progress.given_up:
+            playable = self._playable()
+            if self.plan["until"] is None or not playable:
                 break
-            decision = self._decide(self.plan, progress.wanted, self.records)
+            decision = self._decide(self.plan, playable, self.records)
             progress.look = decision.reason
             progress.looks.append(decision.reason)
             if not decision.wanted:

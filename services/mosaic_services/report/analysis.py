@@ -21,7 +21,7 @@ from mosaic_services.statistics.scores import AlgorithmScore, Score, algorithm_s
 from mosaic_services.statistics.stopping import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -162,12 +162,17 @@ def analyse(experiment: Mapping[str, Any], records: Iterable[Mapping[str, Any]])
 
 def _stopping(
     experiment: Mapping[str, Any],
-    records: Iterable[Mapping[str, Any]],
+    records: Collection[Mapping[str, Any]],
     lineups: Mapping[str, Mapping[str, str]],
 ) -> Decision | None:
     """What the stopping rule says, if there is one."""
     if not experiment.get("until"):
         return None
+    if "state" in experiment:
+        # The operator service looks only at lineups that can be played. An older plan does not name the others.
+        given_up = experiment.get("given_up", lineups.keys() - {record["lineup"] for record in records})
+        lineups = {name: agents for name, agents in lineups.items() if name not in given_up}
+        records = [record for record in records if record["lineup"] in lineups]
     try:
         return decide(records, lineups, Rule(**experiment["until"]))
     except (TypeError, ValueError) as error:
