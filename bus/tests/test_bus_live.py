@@ -65,6 +65,21 @@ def test_only_the_newest_ended_runs_are_kept_and_all_are_counted():
     assert view.counts == {"succeeded": 5}
 
 
+def test_deleted_runs_are_not_counted_even_if_they_ended_too_long_ago_to_be_kept():
+    view = LiveView(Selection(final_limit=1))
+    view.take_snapshot(snapshot(5, state("new", 5, "succeeded"), succeeded=3), whole=True)
+    old = state("old", 6, "succeeded", deleted=True)
+    revision = view.revision
+    view.take_state(old)
+    view.take_state(old)  # some messages are repeated
+    assert view.counts == {"succeeded": 2}
+    assert view.changes_since(revision).runs == {"old"}, "a page is told at once"
+    view.take_snapshot(snapshot(6, succeeded=2), whole=False)
+    view.take_state(old)
+    view.take_state(state("new", 7, "succeeded", deleted=True))
+    assert (view.counts, view.runs) == ({"succeeded": 1}, {})
+
+
 def test_all_runs_of_a_group_are_kept_and_a_replaced_run_is_not_counted():
     view = LiveView(Selection(group="g", final_limit=0))
     view.take_state(state("a", 1, "failed", group="g"))

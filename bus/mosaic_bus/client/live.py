@@ -109,10 +109,14 @@ class LiveView:
         if self.is_old(state.run, state.version) or not self.selection.has(state):
             return False
         if state.deleted:
-            if (known := self.runs.get(state.run)) is not None:
+            known = self.runs.get(state.run)
+            if known is not None:
                 self._counts[known.state] -= 1
-                self._newest = max(self._newest, state.version)
-            self.drop(state.run)
+                self.drop(state.run)
+            elif self.version and state.version > self._newest:  # it ended long ago, and is only counted
+                self._counts[state.state] -= 1
+                self._touch("run", state.run)
+            self._newest = max(self._newest, state.version)
             return False
         return self._store(state)
 
