@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -11,12 +12,25 @@ import pytest
 from mosaic_cli import Cli
 from stack import Stack, wait_until
 
-from mosaic_bus import CommandRefusedError, topics
-from mosaic_bus.commands import Check, Delete, Events, Files, ReadFile, Runs, Show, ShowExperiment, Summaries
-from mosaic_bus.messages import ExperimentState, ExperimentStateName
+from mosaic_bus import CommandRefusedError, NoAnswerError, topics
+from mosaic_bus.commands import (
+    Check,
+    Delete,
+    DeleteResult,
+    Events,
+    Files,
+    ReadFile,
+    Runs,
+    Show,
+    ShowExperiment,
+    Summaries,
+)
+from mosaic_bus.messages import ExperimentState, ExperimentStateName, Resources, RunSpec, RunStateName
 from mosaic_services.cli.main import main
 from mosaic_services.experiments.folder import ExperimentFolder
 from mosaic_services.operator.progress import Progress
+from mosaic_services.scheduler.deletion import delete
+from mosaic_services.scheduler.model import Attempt, Run
 
 HOST = Stack.service_name("supervisor")
 
@@ -99,6 +113,43 @@ def test_prune_and_delete_on_the_command_line(stack, capsys):
     finally:
         sys.argv = sys_argv
     assert "is not an age" in capsys.readouterr().err
+
+
+class HostAway:
+    """Stands in for the bus, with one host that never answers: to wait for it for real takes as long as its limits."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    async def request(self, service, command, timeout):
+        self.asked.append((service, command.name))
+        if service == "supervisor.away":
+            raise NoAnswerError(service, command.name, timeout)
+        return command.result(**{"runs": {}} if "runs" in command.result.model_fields else {})
+
+
+def test_host_that_does_not_answer_is_waited_for_once():
+    def ended(name: str, *hosts: str) -> Run:
+        run = Run(name, 1, RunSpec(worker="stress"), name, 1.0, 1.0, state=RunStateName.SUCCEEDED)
+        run.attempts = [Attempt(name, number, host, Resources(), 1.0) for number, host in enumerate(hosts, 1)]
+        return run
+
+    def deleted(**how) -> tuple[HostAway, list[str], DeleteResult]:
+        bus, forgotten = HostAway(), []
+        command = Delete(older_than_s=0, **how)
+        done = asyncio.run(delete(bus, command, runs, [], lambda run: forgotten.append(run.id)))
+        return bus, forgotten, done
+
+    runs = [ended("run-1", "away"), ended("run-2", "here", "away"), ended("run-3", "away"), ended("run-4", "here")]
+    bus, forgotten, done = deleted()
+    assert forgotten == [each.run for each in done.deleted] == ["run-4"]
+    assert "mosaic delete run-1 --without-host" in done.kept[0].reason
+    assert [name for service, name in bus.asked if service == "supervisor.away"] == ["ping"]
+    assert [each.run for each in deleted(dry_run=True)[2].deleted] == ["run-4"]
+    bus, forgotten, done = deleted(without_host=True)
+    assert (forgotten, done.kept) == (["run-1", "run-2", "run-3", "run-4"], [])
+    assert [name for service, name in bus.asked if service == "supervisor.away"] == ["ping"]
+    assert [name for _, name in bus.asked].count("remove_files") == 2
 
 
 def test_experiment_is_deleted_with_the_runs_of_its_shards(stack):

@@ -5,6 +5,7 @@ A deletion that is interrupted leaves the run in the list, so that it can be del
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from mosaic_bus import topics
@@ -13,6 +14,7 @@ from mosaic_bus.commands import (
     DeleteResult,
     DiskUse,
     KeptRun,
+    Ping,
     RemoveEvents,
     RemoveFiles,
     StoredBytes,
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["choose", "delete"]
 
 _ANSWER_S = 60.0
+"""Time to remove the files or the events of a run, which may be large."""
+_SHORT_S = 10.0
+"""Time for what is answered at once, or not needed: an absent host must not use up the time of the whole command."""
 _SIZES_AT_ONCE = 1000
 
 
@@ -76,10 +81,13 @@ async def delete(
     bus: BusClient, command: Delete, runs: list[Run], kept: list[KeptRun], forget: Callable[[Run], None]
 ) -> DeleteResult:
     """Delete runs one by one, or only say what they take."""
-    sizes = await _sizes(bus, runs)
+    absent = await _find_absent(bus, {host for run in runs for host in _hosts(run)})
+    sizes = await _sizes(bus, runs, absent)
     result = DeleteResult(deleted=[], kept=kept)
     for run in runs:
-        problem = "" if command.dry_run else await _remove(bus, run, without_host=command.without_host)
+        problem = "" if command.without_host else _lacking(run, absent)
+        if not problem and not command.dry_run:
+            problem = await _remove(bus, run, absent, without_host=command.without_host)
         if problem:
             result.kept.append(KeptRun(run=run.id, name=run.name, reason=problem))
             continue
@@ -93,16 +101,51 @@ async def delete(
     return result
 
 
-async def _remove(bus: BusClient, run: Run, *, without_host: bool) -> str:
-    """Remove the files and events of a run; return what went wrong."""
-    for host in sorted({attempt.host for attempt in run.attempts}):
+def _hosts(run: Run) -> list[str]:
+    return sorted({attempt.host for attempt in run.attempts})
+
+
+async def _find_absent(bus: BusClient, hosts: set[str]) -> set[str]:
+    """Return the hosts that do not answer, all asked at once."""
+
+    async def is_absent(host: str) -> bool:
+        try:
+            await bus.request(topics.supervisor(host), Ping(), timeout=_SHORT_S)
+        except CommandRefusedError:
+            return False
+        except BusError:
+            return True
+        return False
+
+    ordered = sorted(hosts)
+    found = await asyncio.gather(*map(is_absent, ordered))
+    return {host for host, absent in zip(ordered, found, strict=True) if absent}
+
+
+def _lacking(run: Run, absent: set[str]) -> str:
+    """Say which host of a run is absent, if one is."""
+    for host in _hosts(run):
+        if host in absent:
+            return (
+                f"host {host}, which has files of it, does not answer; delete it nevertheless with: "
+                f"mosaic delete {run.short} --without-host"
+            )
+    return ""
+
+
+async def _remove(bus: BusClient, run: Run, absent: set[str], *, without_host: bool) -> str:
+    """Remove the files and events of a run; return what went wrong. Adds hosts that fall silent to `absent`."""
+    for host in _hosts(run):
+        if host in absent:
+            continue
         try:
             await bus.request(topics.supervisor(host), RemoveFiles(run=run.id), timeout=_ANSWER_S)
         except CommandRefusedError as error:
             return error.message
         except BusError:
+            absent.add(host)
             if not without_host:
-                return f"host {host}, which has files of it, does not answer"
+                return _lacking(run, absent)
     try:
         await bus.request("telemetry", RemoveEvents(run=run.id, open_too=without_host), timeout=_ANSWER_S)
     except BusError as error:
@@ -110,21 +153,22 @@ async def _remove(bus: BusClient, run: Run, *, without_host: bool) -> str:
     return ""
 
 
-async def _sizes(bus: BusClient, runs: list[Run]) -> dict[str, int]:
+async def _sizes(bus: BusClient, runs: list[Run], absent: set[str]) -> dict[str, int]:
     """Ask what runs take on their hosts and in the store."""
     asked: dict[str, list[str]] = {"telemetry": [run.id for run in runs]}
     for run in runs:
-        for host in {attempt.host for attempt in run.attempts}:
-            asked.setdefault(topics.supervisor(host), []).append(run.id)
+        for host in _hosts(run):
+            if host not in absent:
+                asked.setdefault(topics.supervisor(host), []).append(run.id)
     sizes: dict[str, int] = {}
     for service, names in asked.items():
         for at in range(0, len(names), _SIZES_AT_ONCE):
             some = names[at : at + _SIZES_AT_ONCE]
             try:
                 if service == "telemetry":
-                    found = (await bus.request(service, StoredBytes(runs=some), timeout=_ANSWER_S)).runs
+                    found = (await bus.request(service, StoredBytes(runs=some), timeout=_SHORT_S)).runs
                 else:
-                    found = (await bus.request(service, DiskUse(runs=some), timeout=_ANSWER_S)).runs
+                    found = (await bus.request(service, DiskUse(runs=some), timeout=_SHORT_S)).runs
             except BusError:
                 break
             for run_id, size in found.items():
