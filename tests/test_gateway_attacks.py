@@ -113,6 +113,16 @@ def test_forged_and_altered_cookies_are_worth_nothing(gateway):
         assert gateway.ask("GET", "/", None, {"Cookie": f"{name}={forged}"}).status == 401
 
 
+def test_cookies_of_other_programs_do_not_hide_ours(gateway):
+    """A browser sends the cookies of all ports of 127.0.0.1, and they may be anything."""
+    cookie = gateway.log_in()
+    for junk in ('theme={"a":1}', "x=a b", "plain", "bad[name]=1", "name=grün", '"', "=", ";;", 'open="', "$Path=/"):
+        sent = junk.encode().decode("latin-1")
+        for both in (f"{sent}; {cookie}", f"{cookie}; {sent}"):
+            assert gateway.ask("GET", "/", None, {"Cookie": both}).status == 200, junk
+        assert gateway.ask("GET", "/", None, {"Cookie": sent}).status == 401
+
+
 def test_other_names_of_this_address_are_refused(gateway):
     cookie = gateway.log_in()
     for host in ("evil.example", f"evil.example:{gateway.port}", "127.0.0.1", f"127.0.0.1:{gateway.port + 1}", ""):

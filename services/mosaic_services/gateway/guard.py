@@ -5,11 +5,11 @@ A plain ASGI middleware: that of Starlette queues answers without back-pressure.
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["MAX_BODY_BYTES", "Guard", "refuse"]
 MAX_BODY_BYTES = 4 * 1024 * 1024
 _SAFE = frozenset({"GET", "HEAD"})
 _METHODS = _SAFE | {"POST"}
-# Answered to anybody, and says nothing.
+# Answered to anybody; it only names the services that are silent.
 _OPEN = frozenset({"/healthz"})
 
 CONTENT_SECURITY = (
@@ -133,13 +133,9 @@ class Guard:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._access.of_token(token.strip()), False
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except CookieError:
-            return None, True
-        found = cookies.get(self._access.cookie_name)
-        return (None if found is None else self._access.of_cookie(found.value)), True
+        # All ports of a host share their cookies: those of other programs may be anything, and must not hide ours.
+        found = cookie_parser(headers.get("cookie", "")).get(self._access.cookie_name)
+        return (None if found is None else self._access.of_cookie(found)), True
 
 
 class _Limited:

@@ -90,7 +90,7 @@ class Routes:
         ]
 
     async def health(self, _: Request) -> Response:
-        """Say whether the gateway hears the scheduler; nothing else, since anybody may ask."""
+        """Name the services that are silent; nothing else, since anybody may ask."""
         silent = self._hub.silent
         return _json({"ok": not silent, "silent": sorted(silent)}, 503 if silent else 200)
 
