@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from fake_bridge import FakeBridge
@@ -88,6 +89,27 @@ def test_page_sees_states_from_the_queue_to_the_end(stack, gateway):
         assert seen[0] in {"queued", "preparing", "starting", "running"}
         gateway.command("scheduler", "delete", runs=[run])
         until(page, lambda message: run in message["gone"])
+
+
+def test_states_come_four_times_a_second_however_often_a_page_gets_frames_and_gives_credits(stack, gateway):
+    runs = [stack.submit(config={**RUNNING, "frames": 10**6, "frames_by_child": True}) for _ in range(3)]
+    for run in runs:
+        stack.wait_state(run, "running")
+    with gateway.page() as page:
+        read(page)
+        say(page, type="watch_states")
+        for number, run in enumerate(runs):
+            say(page, type="watch_frames", id=number, run=run, max_dim=160)
+        until(page, lambda message: message["type"] == "frame")
+        states, frames, began = 0, 0, time.monotonic()
+        while (passed := time.monotonic() - began) < 3:
+            kind = until(page, lambda _: True)["type"]
+            states, frames = states + (kind == "states"), frames + (kind == "frame")
+    # One may have been on its way, and one may be due at both ends.
+    assert 0 < states <= 4 * passed + 2
+    for run in runs:
+        stack.cancel(run)
+        stack.wait_final(run)
 
 
 def test_page_hears_that_a_service_is_silent(stack, gateway):

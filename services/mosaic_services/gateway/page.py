@@ -40,7 +40,7 @@ _SEND_S = 10.0
 _RETRY_S = 2.0
 """Time until a question that got no answer is asked again."""
 _IDLE_S = 60.0
-"""Time without a credit, while something waits, after which a page is closed."""
+"""Time without a credit after which a page is closed."""
 # Codes of WebSocket closes.
 UNREAD, BAD_MESSAGE = 4408, 4400
 
@@ -162,6 +162,8 @@ class Page:
     credits: int = CREDITS
     _states: tuple[int, int] | None = None  # revisions of the view and the hub that it has; None: it wants none
     _silent: frozenset[str] = frozenset()  # the services that it knows to be silent
+    # Set by a tick, since frames and credits wake the sender far more often than states may go out.
+    _states_due: bool = True
     _watches: dict[int, _Curves | _Lines | _Stream] = field(default_factory=dict)
     # One for each task that sends: what telemetry answers late, or not at all, must not hold up states and frames.
     _wake_live: asyncio.Event = field(default_factory=asyncio.Event)
@@ -235,7 +237,7 @@ class Page:
                 self.credits = min(MOST_CREDITS, self.credits + said.n)
                 self._starved_since = None
             case WatchStates():
-                self._states = (-1, -1)
+                self._states, self._states_due = (-1, -1), True
             case WatchSeries():
                 wish = Wish(said.run, tuple(said.metrics), said.agent, said.max_points)
                 self._begin(said.id, _Curves(wish, tuple(said.since)))
@@ -266,6 +268,7 @@ class Page:
             self.hub.frames.leave(watch.run, watch.max_dim)
 
     def _on_tick(self, grown: set[tuple[str, str]]) -> None:
+        self._states_due = True
         for watch in self._watches.values():
             if isinstance(watch, _Curves):
                 watch.due |= (watch.wish.run, "journal") in grown
@@ -295,8 +298,9 @@ class Page:
 
     async def _send_states(self) -> bool:
         view, hub = self.hub.view, self.hub
-        if self._states is None or self.credits <= 0:
+        if self._states is None or self.credits <= 0 or not self._states_due:
             return True
+        self._states_due = False
         silent = hub.silent
         if self._states == (view.revision, hub.revision) and self._silent == silent.keys():
             return True
