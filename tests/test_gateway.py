@@ -13,12 +13,13 @@ import time
 
 import pytest
 from fake_bridge import FakeBridge
-from gateway_client import Gateway, read, read_to_the_end, say, until
+from gateway_client import PATIENCE_S, Gateway, read, read_to_the_end, say, until
 from stack import Stack, wait_until
 from ulid import ULID
 from websockets.exceptions import ConnectionClosed
 
 from mosaic_bus.commands import Series, Stats
+from mosaic_bus.service import Service
 
 RUNNING = {"events": 10**9, "rate": 200.0}
 
@@ -449,3 +450,24 @@ def test_gateway_that_is_stopped_leaves_nothing(stack, gateway):
     # The cookie of a page outlives the gateway.
     cookie = gateway.log_in() if Gateway(stack).port == gateway.port else Gateway(stack).log_in()
     assert Gateway(stack).ask("GET", "/api/openapi.json", None, {"Cookie": cookie}).status == 200
+
+
+def test_gateway_that_cannot_follow_the_scheduler_ends(tmp_path):
+    """It is restarted then; its pages would stay empty otherwise."""
+
+    async def scenario(stack: Stack) -> int:
+        scheduler = Service("scheduler", stack.home)  # knows no `snapshot`
+        serving = asyncio.create_task(scheduler.run())
+        stack.start("gateway")
+        code = await asyncio.to_thread(stack.processes["gateway"].wait, PATIENCE_S)
+        scheduler.stop()
+        await serving
+        return code
+
+    stack = Stack(tmp_path / "home")
+    stack.services = ("broker",)
+    with stack:
+        assert asyncio.run(scenario(stack)) == 2, stack.log("gateway")
+        assert "snapshot" in stack.log("gateway")
+        assert not stack.home.gateway_note.exists()
+    assert stack.leftovers() == []

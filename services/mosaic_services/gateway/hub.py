@@ -139,6 +139,8 @@ class Hub:
             self._asked = {}  # an answer that is on its way may lack what was stored since it was asked for
             for tell in list(self._pages.values()):
                 tell(grown)
+            # Raises what ended the follower, and the gateway with it: else its pages stay as they are, without a word.
+            await self.follower.wait(self.view.revision, 0)
             await asyncio.sleep(max(0.0, TICK_S - (time.monotonic() - began)))
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
