@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
@@ -13,11 +14,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import uvicorn
 from gateway_client import PATIENCE_S, Gateway, read, read_to_the_end, say, until
 from stack import Stack, wait_until
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from mosaic_services.gateway.connection import Connection
 from mosaic_services.gateway.guard import MAX_BODY_BYTES
 from mosaic_services.gateway_files import Note, Role, read_token
 
@@ -271,6 +278,65 @@ def test_page_that_sends_too_much_or_is_one_too_many_is_closed(stack, gateway):
             page.close()
     with gateway.page() as page:
         assert read(page)["type"] == "welcome"
+
+
+def test_connection_without_a_request_is_closed():
+    """Silent ones need no token, and 512 of them would lock all others out. With a shorter limit than the real one."""
+
+    class Hasty(Connection):
+        silence_s = 0.2
+
+    answer_now = asyncio.Event()
+
+    async def slow(_):
+        await answer_now.wait()
+        return PlainTextResponse("late")
+
+    async def at_once(_):
+        return PlainTextResponse("early", 401)
+
+    async def echo(page):
+        await page.accept()
+        await page.send_text(await page.receive_text())
+        await page.close()
+
+    async def scenario() -> None:
+        routes = [Route("/slow", slow), Route("/", at_once, methods=["GET", "POST"]), WebSocketRoute("/ws", echo)]
+        config = uvicorn.Config(Starlette(routes=routes), http=Hasty, ws="websockets-sansio", lifespan="off", port=0)
+        config.log_config = None
+        server = uvicorn.Server(config)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+            serving = asyncio.create_task(server.serve([listening]))
+            head = b" HTTP/1.1\r\nHost: x\r\n"
+
+            async def begin(sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(sent)
+                return reader, writer
+
+            async with asyncio.timeout(PATIENCE_S), connect_async(f"ws://127.0.0.1:{port}/ws") as page:
+                asked, asked_writer = await begin(b"GET /slow" + head + b"Connection: close\r\n\r\n")
+                for sent, answer in (
+                    (b"", b""),
+                    (b"GET /", b""),
+                    (b"GET /" + head, b""),
+                    (b"GET /" + head + b"\r\nGET /again", b"early"),
+                    (b"POST /" + head + b"Content-Length: 100\r\n\r\nonly some", b"early"),
+                ):
+                    reader, writer = await begin(sent)
+                    assert (await reader.read()).endswith(answer), sent
+                    writer.close()
+                # A request that is being answered and a WebSocket have waited for longer, and go on.
+                answer_now.set()
+                assert (await asked.read()).endswith(b"late")
+                asked_writer.close()
+                await page.send("hello")
+                assert await page.recv() == "hello"
+            server.should_exit = True
+            await serving
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import mosaic_services
 from mosaic_bus.logs import Logger
 from mosaic_bus.service import Service
 from mosaic_services.gateway.access import Access
+from mosaic_services.gateway.connection import Connection
 from mosaic_services.gateway.guard import Guard
 from mosaic_services.gateway.hub import Hub
 from mosaic_services.gateway.listening import allowed_hosts, listen
@@ -84,7 +85,7 @@ class GatewayService(Service):
                 ws="websockets-sansio",
                 ws_per_message_deflate=False,
                 ws_max_size=_MESSAGE_BYTES,
-                http="h11",
+                http=Connection,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
