@@ -13,22 +13,28 @@ from mosaic_services.gateway.errors import CannotListenError, UnsafeAddressError
 if TYPE_CHECKING:
     from mosaic_services.settings.model import GatewaySettings
 
-__all__ = ["allowed_hosts", "listen"]
+__all__ = ["allowed_hosts", "check_address", "listen"]
 
 _TRIES = 20
 _DEFAULT_PORTS = frozenset({80, 443})
 
 
-def listen(settings: GatewaySettings) -> socket.socket:
-    """Return a socket that listens. If another stack has the port, the next free one is taken."""
-    host, port = settings.bind, settings.port
+def check_address(settings: GatewaySettings) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the address to listen on; refuse one that others can reach if nothing protects what is sent."""
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(settings.bind)
     except ValueError:
-        raise CannotListenError(host, port, "gateway.bind is an IP address, such as 127.0.0.1 or 0.0.0.0") from None
+        said = "gateway.bind is an IP address, such as 127.0.0.1 or 0.0.0.0"
+        raise CannotListenError(settings.bind, settings.port, said) from None
     secure = bool(settings.tls_certificate and settings.tls_key)
     if not (address.is_loopback or secure or settings.plain_http):
-        raise UnsafeAddressError(host)
+        raise UnsafeAddressError(settings.bind)
+    return address
+
+
+def listen(settings: GatewaySettings) -> socket.socket:
+    """Return a socket that listens. If another stack has the port, the next free one is taken."""
+    host, port, address = settings.bind, settings.port, check_address(settings)
     last = 0
     for candidate in [*range(port, min(port + _TRIES, 65_536)), 0] if port else [0]:
         found = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_STREAM)  # noqa: PLR2004
