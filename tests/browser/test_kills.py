@@ -16,10 +16,10 @@ TROUBLES = 50
 def test_fifty_kills_and_reloads_leave_no_hole_and_no_duplicate(stack, board):
     chance = random.Random(7)
     board.cut_off = True
-    run = stack.submit(config={"events": 10**9, "rate": 60.0})
+    run = stack.submit(config={"events": 10**9, "rate": 40.0})
     stack.wait_state(run, "running")
     wait_until("events come", lambda: (found := stack.summary(run)) is not None and found.events > 10)
-    # Every point by itself, so that each can be compared.
+    # Every point by itself, so that each can be compared: a curve has at most 20,000.
     board.open(f"/run/{run}?metric=reward&points=20000")
     kinds = ["gateway"] * 8 + ["telemetry"] * 8 + ["connection"] * 18 + ["reload"] * 16
     chance.shuffle(kinds)
@@ -40,7 +40,7 @@ def test_fifty_kills_and_reloads_leave_no_hole_and_no_duplicate(stack, board):
     wait_until("the page is at the end", lambda: board.points(run, "reward")["position"] == [lines])
     stored = stack.bus.request("telemetry", Series(runs=[run], metrics=["reward"], max_points=100_000), timeout=60).only
     shown = board.points(run, "reward")
-    assert len(stored.steps) > 1000
+    assert len(stored.steps) > 500
     assert shown["steps"] == stored.steps, "a hole or a duplicate"
     assert set(shown["counts"]) == {1}
     assert shown["values"] == stored.values
