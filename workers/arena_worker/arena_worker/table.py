@@ -162,10 +162,14 @@ class Table:
     def _finish(self, lane: Lane, ended: str) -> None:
         record = lane.finish(ended)
         self._idle.append(lane)
-        for queue in self._waiting.values():
-            if lane in queue:  # a simultaneous move in which another agent forfeited
-                queue.remove(lane)
+        self._ask_no_more(lane)
         self._report(record, lane)
+
+    def _ask_no_more(self, lane: Lane) -> None:
+        """Take a lane out of all queues: in a simultaneous move another agent may not have been asked yet."""
+        for queue in self._waiting.values():
+            if lane in queue:
+                queue.remove(lane)
 
     # Requests and answers.
 
@@ -346,6 +350,7 @@ class Table:
         for lane in lanes:
             if lane.is_playing:
                 lane.abandon()
+                self._ask_no_more(lane)
                 self._idle.append(lane)
                 self._alone.append(lane.episode)
 

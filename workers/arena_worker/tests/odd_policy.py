@@ -72,6 +72,8 @@ class Odd(InteractiveWorker):
                 threading.Thread(target=self.leave).start()
             if config.fault == "waits":
                 self.outlive()
+            if config.fault == "slow":
+                time.sleep(1)
         if config.drifts == "size":  # as if rounding depended on the size of a batch
             return (seed + count + rows) % 2
         if config.drifts == "row":

@@ -88,6 +88,27 @@ def test_turns_and_simultaneous_moves_are_played_with_masks_in_one_or_several_la
         assert events["run_completed"][0]["summary"]["episodes"] == 4
 
 
+def test_an_episode_left_before_an_agent_was_asked_is_not_asked_about_twice(arena):
+    # With five lanes a policy is asked about three, then two. The first raises in its second batch, while the other
+    # still thinks about its first one.
+    operators = {
+        "raiser": odd(fault="raised", episodes=[4], at=0),
+        "slow": odd(fault="slow", episodes=[2], at=0, once=True),
+        "own": {"worker": "random"},
+    }
+    config = arena.shard(
+        "simple_spread_v3",
+        operators,
+        {"game": {"agent_0": "raiser", "agent_1": "slow", "agent_2": "own"}},
+        episodes=8,
+        environment={"family": "parallel", "max_steps": 6},
+    )
+    _, one = arena.run("one", {**config, "lanes": 1})
+    _, five = arena.run("five", {**config, "lanes": 5})
+    assert [record["ended"] for record in one] == ["max_steps"] * 4 + ["forfeit"] + ["max_steps"] * 3
+    assert five == one
+
+
 def test_winners_are_sides_and_the_config_may_say_whether_there_are_any(arena):
     script = (
         "from arena_worker.sides import Sides\n"
