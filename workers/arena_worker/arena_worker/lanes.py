@@ -66,7 +66,10 @@ class Lane:
 
     def reset(self) -> None:
         """Reset the environment."""
-        self.turns = self.game.reset(self.env_seed)
+        try:
+            self.turns = self.game.reset(self.env_seed)
+        except Exception as error:
+            raise self._raised("the reset", error) from error
         self._earn()
         if self.video is not None:
             self.video.add(self.game)
@@ -93,8 +96,7 @@ class Lane:
         try:
             self.turns = self.game.move(actions)
         except Exception as error:
-            where = f"episode {self.episode} (seed {self.env_seed}), step {self.length}"
-            raise GameError(f"the environment raised in {where}: {type(error).__name__}: {error}") from error
+            raise self._raised(f"step {self.length}", error) from error
         self._earn()
         if self.steps is not None:
             step = {"step": self.length, "actions": actions, "rewards": dict(self.game.rewards)}
@@ -108,6 +110,10 @@ class Lane:
         self.actions = {}
         self.length += 1
         return self.game.ended or (None if self.turns else "terminated")
+
+    def _raised(self, doing: str, error: Exception) -> GameError:
+        where = f"episode {self.episode} (seed {self.env_seed}), {doing}"
+        return GameError(f"the environment raised in {where}: {type(error).__name__}: {error}")
 
     def _earn(self) -> None:
         totals = self.totals

@@ -291,6 +291,8 @@ class Stuck(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         self.seed = seed
+        if seed == 78:
+            raise OSError("no map")
         return 0, {}
 
     def step(self, action):
@@ -313,6 +315,17 @@ def test_an_environment_that_never_returns_ends_the_shard_and_is_named(arena):
     assert failed["category"] == "infrastructure"
     assert [record["episode"] for record in found] == [0]
     assert left_behind(str(arena.folder)) == []
+
+
+def test_an_environment_that_raises_in_reset_ends_the_shard_and_names_episode_and_seed(arena):
+    (arena.folder / "stuck.py").write_text(STUCK)
+    arena.environ["PYTHONPATH"] += f":{arena.folder}"
+    config = arena.shard("stuck:Stuck-v0", {"own": {"worker": "random"}}, lanes=1)
+    events, found = arena.run("run", {**config, "seeds": {"mode": "list", "values": [1, 78]}}, code=1)
+    assert events["run_failed"][0]["error"] == (
+        "the environment raised in episode 1 (seed 78), the reset: OSError: no map"
+    )
+    assert [record["episode"] for record in found] == [0]
 
 
 def test_answers_of_the_original_are_understood(arena):
