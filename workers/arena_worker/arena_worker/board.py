@@ -16,7 +16,7 @@ import numpy as np
 
 from arena_worker.config import ArenaConfig, LineupConfig
 from arena_worker.games import Game
-from arena_worker.human import HumanSeat
+from arena_worker.human import HumanSeat, OvertakenError
 from arena_worker.labels import layout_of
 from arena_worker.lanes import Lane
 from arena_worker.policies import Policies, RefusedError
@@ -66,8 +66,14 @@ class Board(threading.Thread):
         self._lane = Lane(0, game)
         self._seeds = Seeds(config.seeds, game.agents)
         self._policies = Policies(config, uses, run_dir / lineup.name, emitter)
-        self._commands: queue.Queue[tuple[Command, Any] | None] = queue.Queue()
+        self._commands: queue.Queue[tuple[Command, Any, int] | None] = queue.Queue()
         self._request: Any = None
+        self._halts = 0
+        """How often steps were halted. Each command knows how often that was when it was given."""
+        self._drop = 0
+        """The last of these halts that also ended waits for people."""
+        self._given_at = 0
+        """What `_halts` was when the command was given that is carried out."""
         self._moved: dict[str, Any] = {}
         self._asked: dict[str, dict[str, Any]] = {}
         """What each agent's policy was asked for last: its answer is put there when it comes."""
@@ -76,13 +82,21 @@ class Board(threading.Thread):
 
     def submit(self, command: Command, request: Any) -> None:
         """Have a command carried out after those before it; what follows carries the request's id."""
-        self._commands.put((command, request))
+        self._commands.put((command, request, self._halts))
+
+    def halt(self, *, drop: bool = False) -> None:
+        """Take none of the steps that were asked for before; with `drop`, also leave one that waits for a person."""
+        self._halts += 1
+        self.rate = None
+        if drop:
+            self._drop = self._halts
+            for seat in list(self.seats.values()):
+                if isinstance(seat, HumanSeat):
+                    seat.wake()
 
     def close(self) -> None:
         """End the thread, its policies and a wait for a person."""
-        for seat in list(self.seats.values()):
-            if isinstance(seat, HumanSeat):
-                seat.leave()
+        self.halt(drop=True)
         self._commands.put(None)
         self._policies.close()
 
@@ -115,7 +129,7 @@ class Board(threading.Thread):
                 found = self._commands.get(timeout=max(0.0, due - time.monotonic()) if self.rate else None)
                 if found is None:
                     return
-                command, self._request = found
+                command, self._request, self._given_at = found
                 command(self)
             except queue.Empty:
                 self.step()
@@ -123,10 +137,17 @@ class Board(threading.Thread):
                 traceback.print_exc()
                 self.rate = None
                 self._say("failed", message=f"{type(error).__name__}: {error}")
-            due = time.monotonic() + 1 / self.rate if self.rate else 0.0
+            rate = self.rate  # another thread may set it to None
+            due = time.monotonic() + 1 / rate if rate else 0.0
+
+    def play(self, rate: float | None) -> None:
+        """Take a number of steps per second; None: no more."""
+        if not self._is_halted:
+            self.rate = rate
 
     def reset(self, episode: int, seed: int | None) -> None:
         """Begin an episode."""
+        self.rate = None
         self._lane.start(episode, self._seeds, self.seats, keeps_steps=False, video=None)
         if seed is not None:
             self._lane.env_seed = seed
@@ -140,21 +161,43 @@ class Board(threading.Thread):
                 return
         self._show("reset")
 
-    def step(self, agent: str | None = None) -> None:
-        """Take one step; with `agent`, in a game of turns, as many as it takes until that agent has moved."""
+    def step(self, agent: str | None = None, count: int = 1) -> None:
+        """Take steps, up to the end of the episode; with `agent`, in a game of turns, until it has moved so often."""
         lane = self._lane
-        while lane.is_playing:
+        if not lane.is_playing and not self._is_halted:
+            self._say("over", message="no episode is running: send reset")
+            self.rate = None
+            return
+        while count > 0 and not self._is_halted:
             movers = list(lane.turns)
-            ended = self._step()
+            try:
+                ended = self._step()
+            except OvertakenError:
+                return
+            finally:
+                self._excuse_people()
             if ended is not None:
                 self.rate = None
                 self._end(ended)
                 return
             self._show("step")
             if agent is None or agent in movers or agent not in self.seats:
-                return
-        self._say("over", message="no episode is running: send reset")
-        self.rate = None
+                count -= 1
+
+    @property
+    def _is_halted(self) -> bool:
+        """Whether a pause or a reset has come after the command that is carried out."""
+        return self._given_at < self._halts
+
+    def _is_overtaken(self) -> bool:
+        """Whether a reset, or the end, has come after the command that is carried out."""
+        return self._given_at < self._drop
+
+    def _excuse_people(self) -> None:
+        """Expect no move of a person any more, also where the step has ended before one had to decide."""
+        for seat in self.seats.values():
+            if isinstance(seat, HumanSeat):
+                seat.wake()
 
     def _step(self) -> str | None:
         """Ask everybody who has to move, then move; return how the episode has ended, if it has."""
@@ -194,7 +237,7 @@ class Board(threading.Thread):
                     answer = self._answer(seat)
                     decision = seat.decisions(answer, 1)[0]
                 elif isinstance(seat, HumanSeat):
-                    decision = seat.wait()
+                    decision = seat.wait(self._is_overtaken)
                 elif isinstance(seat, OwnSeat):
                     decision = seat.decide(0, turn)
                 lane.decide(seat.agent, decision.action)

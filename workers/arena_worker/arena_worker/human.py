@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,7 +12,7 @@ from arena_worker.process import PolicyError
 from arena_worker.seats import Decision, Seat
 from mosaic_worker.errors import RequestError
 
-__all__ = ["HumanConfig", "HumanSeat"]
+__all__ = ["HumanConfig", "HumanSeat", "OvertakenError"]
 
 
 class HumanConfig(BaseModel):
@@ -23,6 +24,10 @@ class HumanConfig(BaseModel):
     default: Literal["noop", "random_legal", "forfeit"] = Field(default="noop", description="The move when time is up")
     confirm: bool = Field(default=False, description="A move counts when it is given a second time")
     keys: dict[str, int] = Field(default_factory=dict, description="A key for each action")
+
+
+class OvertakenError(Exception):
+    """A reset, or the end of the session, came while a person was asked: the move is not wanted any more."""
 
 
 class HumanSeat(Seat):
@@ -40,7 +45,6 @@ class HumanSeat(Seat):
         self._turn: Turn | None = None
         self._move: Any = None
         self._unconfirmed: Any = None
-        self._is_closed = False
 
     def ask(self, turn: Turn) -> None:
         """Say that it is this person's turn."""
@@ -52,20 +56,23 @@ class HumanSeat(Seat):
         """Whether it is this person's turn."""
         return self._turn is not None
 
-    def wait(self) -> Decision:
-        """Wait for the move; PolicyError when time is up."""
+    def wait(self, is_overtaken: Callable[[], bool]) -> Decision:
+        """Wait for the move; PolicyError when time is up, OvertakenError once it is not wanted any more.
+
+        `wake` has to be called when `is_overtaken` becomes true.
+        """
         timeout = self.config.timeout_s
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._condition:
-            while self._move is None and not self._is_closed:
+            while self._move is None and not is_overtaken():
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     self._turn = None
                     raise PolicyError("hung", f"no move of {self.agent} within {timeout:g} s")
                 self._condition.wait(left)
             self._turn = None
-            if self._is_closed:
-                raise PolicyError("died", "the session has ended")
+            if is_overtaken():
+                raise OvertakenError
             return Decision(self._move)
 
     def offer(self, given: Any) -> dict[str, Any]:
@@ -103,10 +110,10 @@ class HumanSeat(Seat):
             self._unconfirmed = None
         return {"type": "input_cancelled", "agent": self.agent}
 
-    def leave(self) -> None:
-        """End a wait."""
+    def wake(self) -> None:
+        """Take no move any more until asked again, and have a wait look whether it is overtaken."""
         with self._condition:
-            self._is_closed = True
+            self._turn = None
             self._condition.notify_all()
 
     def _understood(self, given: Any) -> Any:

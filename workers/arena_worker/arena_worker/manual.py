@@ -23,6 +23,7 @@ __all__ = ["ManualArena"]
 
 _MOST_BOARDS = 8
 _FASTEST = 1000.0
+_MOST_STEPS = 10_000
 
 
 class ManualArena(InteractiveWorker):
@@ -60,17 +61,19 @@ class ManualArena(InteractiveWorker):
         if command == "reset":
             return self._reset(request, identity)
         if command == "step":
-            count, agent = _whole(request, "n", 1), request.get("agent", request.get("player_id"))
-            return self._each(request, identity, command, *[lambda board: board.step(agent)] * count)
+            count, agent = _whole("n", request.get("n", 1)), request.get("agent", request.get("player_id"))
+            if not 1 <= count <= _MOST_STEPS:
+                raise RequestError(f"n {count} is not a number of steps from 1 to {_MOST_STEPS:,}")
+            return self._each(request, identity, command, lambda board: board.step(agent, count))
         if command == "play":
             rate = request.get("rate", 4)
             if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= _FASTEST:
                 raise RequestError(f"rate {rate!r} is not a number of steps per second, at most {_FASTEST:g}")
-            return self._each(request, identity, command, lambda board: setattr(board, "rate", float(rate)))
+            return self._each(request, identity, command, lambda board: board.play(float(rate)))
         if command == "pause":
             for board in self._chosen(request):
-                board.rate = None  # now, not after the commands that wait
-            return self._each(request, identity, command, lambda board: setattr(board, "rate", None))
+                board.halt()  # now, not after the commands that wait
+            return self._each(request, identity, command, lambda board: board.play(None))
         if command in {"human_input", "cancel_input"}:
             seat = self._person(request)
             if command == "cancel_input":
@@ -92,15 +95,17 @@ class ManualArena(InteractiveWorker):
 
     def _reset(self, request: dict[str, Any], identity: Any) -> dict[str, Any]:
         """Begin the next episode, under one seed for all boards, one for each, or those of the config."""
-        self._episode = _whole(request, "episode", self._episode + 1)
-        seeds = request.get("seeds", request.get("seed"))
-        if seeds is not None and not isinstance(seeds, dict):
-            seeds = dict.fromkeys(self._boards, _whole({"seed": seeds}, "seed", 0))
-        episode = self._episode
-        chosen = self._chosen(request)
+        episode, chosen, seeds = _whole("episode", request.get("episode", self._episode + 1)), self._chosen(request), {}
+        given = request.get("seeds", request.get("seed"))
+        if isinstance(given, dict):
+            self._chosen({"boards": list(given)})
+            seeds = {name: _whole(f"seed of {name}", seed) for name, seed in given.items()}
+        elif given is not None:
+            seeds = dict.fromkeys(self._boards, _whole("seed", given))
+        self._episode = episode
         for board in chosen:
-            seed = None if seeds is None else seeds.get(board.lineup.name)
-            board.rate = None
+            seed = seeds.get(board.lineup.name)
+            board.halt(drop=True)
             board.submit(lambda board, seed=seed: board.reset(episode, seed), identity)  # type: ignore[misc]
         return {"type": "accepted", "command": "reset", "episode": episode, "boards": [b.lineup.name for b in chosen]}
 
@@ -145,8 +150,7 @@ def _move(request: dict[str, Any]) -> Any:
     raise RequestError("human_input needs action (its number or its name) or key")
 
 
-def _whole(request: dict[str, Any], name: str, default: int) -> int:
-    value = request.get(name, default)
+def _whole(name: str, value: Any) -> int:
     if type(value) is int and value >= 0:
         return value
     raise RequestError(f"{name} {value!r} is not a whole number of 0 or more")

@@ -44,7 +44,8 @@ class Session:
             lines = self._journal.read_bytes().split(b"\n")[:-1]  # the last may be half written
             for line in lines[self._read :]:
                 self._read += 1
-                reply = json.loads(line).get("reply") or {}
+                event = json.loads(line)
+                reply = {**event.get("reply", {}), "id": event.get("id")}
                 if all(reply.get(name) == value for name, value in wanted.items()):
                     found.append(reply)
                     if len(found) == count:
@@ -85,7 +86,7 @@ def test_boards_are_reset_and_stepped_together_and_a_dead_one_blocks_nobody(aren
         "hung": {"worker": "odd", "config": {"fault": "hung", "episodes": [0], "at": 1}},
         "bad": {"worker": "baseline", "config": {"behavior": "clever"}},
     }
-    config = arena.shard("CartPole-v1", operators, fastlane_video_mode="grid", deadlines={"action_s": 3})
+    config = arena.shard("CartPole-v1", operators, fastlane_video_mode="grid", deadlines={"action_s": 10})
     frames = tmp_path / "frames"
     frames.mkdir()
     talk = session(config, MOSAIC_FASTLANE_DIR=str(frames))
@@ -152,6 +153,72 @@ def test_a_person_plays_with_names_keys_confirmation_and_a_default_when_time_is_
     talk.tell(cmd="human_input", move=4)
     assert "not legal now" in talk.wait(type="error")[0]["message"]
     talk.stop()
+
+
+def test_a_reset_while_a_person_is_asked_drops_their_move_and_the_steps_behind_it(arena, session):
+    operators = {"me": {"worker": "human"}, "own": {"worker": "random"}}
+    lineups = {"mine": {"player_1": "me", "player_2": "own"}}
+    talk = session(arena.shard("tictactoe_v3", operators, lineups, environment={"family": "aec"}))
+    talk.tell(cmd="reset", seed=3)
+    talk.tell(cmd="step", n=5)
+    talk.wait(status="waiting_for_human")
+    talk.tell(cmd="step")
+    talk.tell(cmd="reset", seed=4, id="again")
+    assert talk.wait(type="board")[0]["id"] == "again"
+    talk.tell(cmd="human_input", move=4)
+    assert "not the turn" in talk.wait(type="error")[0]["message"]
+    talk.tell(cmd="play", rate=1000)
+    assert talk.wait(type="board")[0]["status"] == "waiting_for_human"
+    talk.tell(cmd="human_input", move=4)
+    assert talk.wait(status="step")[0]["moved"]["player_1"]["action"] == 4
+    talk.wait(status="waiting_for_human")
+    talk.stop()
+
+
+def test_pause_and_the_end_of_an_episode_stop_steps_that_are_left(arena, session):
+    operators = {"me": {"worker": "human"}, "own": {"worker": "random"}}
+    lineups = {"mine": {"player_1": "me", "player_2": "own"}, "theirs": {"*": "own"}}
+    talk = session(arena.shard("tictactoe_v3", operators, lineups, environment={"family": "aec"}))
+    talk.tell(cmd="reset", seed=3)
+    talk.wait(2, status="reset")
+    talk.tell(cmd="step", n=9, boards=["mine"])
+    talk.wait(status="waiting_for_human")
+    talk.tell(cmd="pause")
+    talk.tell(cmd="human_input", move=4)
+    assert talk.wait(type="board")[0]["step"] == 1, "a person who was asked may still move"
+    talk.tell(cmd="step", agent="player_2", boards=["mine"], id="last")
+    (stepped,) = talk.wait(type="board")
+    assert (stepped["id"], stepped["step"]) == ("last", 2)
+    talk.tell(cmd="step", n=10_000, boards=["theirs"], id="all")
+    (over,) = talk.wait(status="over")
+    assert (over["id"], over["ended"]) == ("all", "terminated")
+    talk.tell(cmd="step", boards=["theirs"], id="more")
+    (over,) = talk.wait(type="board")
+    assert (over["id"], over["message"]) == ("more", "no episode is running: send reset")
+    for n in (0, 10_001):
+        talk.tell(cmd="step", n=n)
+        assert talk.wait(type="error")[0]["message"] == f"n {n} is not a number of steps from 1 to 10,000"
+    talk.stop()
+
+
+def test_each_board_may_have_a_seed_of_its_own(arena, session):
+    talk = session(arena.shard("CartPole-v1", {"own": {"worker": "random"}, "still": {"worker": "noop"}}))
+    talk.tell(cmd="reset", seeds={"own": 5, "still": 6})
+    assert {reply["board"]: reply["seed"] for reply in talk.wait(2, status="reset")} == {"own": 5, "still": 6}
+    talk.tell(cmd="reset", seeds={"stil": 6})
+    assert "no board 'stil'; did you mean 'still'?" in talk.wait(type="error")[0]["message"]
+    talk.tell(cmd="reset", seeds={"own": "six"})
+    assert talk.wait(type="error")[0]["message"] == "seed of own 'six' is not a whole number of 0 or more"
+    talk.tell(cmd="reset", seeds={"own": 7})
+    assert {reply["episode"] for reply in talk.wait(2, status="reset")} == {1}, "what is refused begins no episode"
+    talk.stop()
+
+
+def test_nine_boards_are_refused(arena):
+    lineups = {f"board {number}": {"*": "own"} for number in range(9)}
+    config = arena.shard("CartPole-v1", {"own": {"worker": "random"}}, lineups, mode="manual")
+    events, _ = arena.run("nine", config, code=2, interactive=True)
+    assert events["run_failed"][0]["error"] == "lineups: 9 do not fit side by side; give at most 8"
 
 
 def test_moves_of_chess_go_and_cards_have_the_names_that_players_use(arena, session):
