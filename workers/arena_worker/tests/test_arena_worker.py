@@ -132,7 +132,7 @@ def test_winners_are_sides_and_the_config_may_say_whether_there_are_any(arena):
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_a_policy_that_goes_wrong_forfeits_its_episode_and_no_other(arena, lanes):
     operators = {fault: odd(fault=fault, episodes=[2]) for fault in FAULTS}
-    config = arena.shard("CartPole-v1", operators, episodes=5, lanes=lanes, deadlines={"action_s": 4})
+    config = arena.shard("CartPole-v1", operators, episodes=5, lanes=lanes, deadlines={"action_s": 8})
     events, found = arena.run("run", config)
     for fault in FAULTS:
         ended = [record["ended"] for record in found if record["lineup"] == fault]
@@ -280,6 +280,18 @@ def test_an_episode_is_replayed_from_its_record_and_a_change_is_found(arena):
     broken = [{**found[0], "returns": {"agent": 7.0}}, *found[1:]]
     events, _ = arena.run("broken", {**again, "replay": {"records": broken, "steps": steps}}, code=1)
     assert events["run_failed"][0]["error"].startswith("1 of 3 episodes differ: random episode 0 in returns")
+
+
+def test_vectors_are_replayed_from_the_steps_to_the_last_bit(arena):
+    config = arena.shard(
+        "Pendulum-v1", {"random": RANDOM, "own": {"worker": "random"}}, episodes=2, environment={"max_steps": 40},
+        record={"steps": True},
+    )  # fmt: skip
+    _, found = arena.run("first", config)
+    replay = {"records": found, "steps": str(arena.folder / "first" / "steps.jsonl")}
+    events, _ = arena.run("again", {**config, "mode": "replay", "replay": replay})
+    assert [event["verified"] for event in events["replayed"]] == [True] * 4
+    assert len({record["action_hash"] for record in found}) == 4
 
 
 STUCK = """\
