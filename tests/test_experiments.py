@@ -156,6 +156,7 @@ class TestDefectsOfTheOriginal:
     def test_config_of_an_operator_is_not_in_the_arguments_of_its_process(self, arena):
         secret = {"worker": "baseline", "behavior": "random", "config": {"env_kwargs": {"key": "sk-secret"}}}
         task = {"environment": {"id": "CartPole-v1"}, "operators": {"secret": secret}, "episodes": 3000}
+        task["pacing"] = {"steps_per_second": 20}  # it must still play when its processes are looked at
         (shard,) = start(arena, "secret", shards=1, **task).shards
         wait_until("it plays", lambda: show(arena, "secret").done)
         family = [worker_of(arena, shard.run), *worker_of(arena, shard.run).children(recursive=True)]
@@ -166,6 +167,37 @@ class TestDefectsOfTheOriginal:
         assert [each.field for each in refused.value.details.problems] == ["episodes"]
         arena.bus.request("operator", StopExperiment(experiment="secret"))
         finish(arena, "secret", "stopped")
+
+
+def test_rule_stops_a_duel_at_the_look_that_settles_it(arena):
+    operators = {"random": {"worker": "random"}, "passive": {"worker": "noop"}}
+    start(arena, "duel", environment={"id": "tictactoe_v3"}, operators=operators, until={"width": 0.9, "cap": 200})
+    records = finish(arena, "duel")
+    assert sorted({(each["lineup"], each["episode"]) for each in records}) == [
+        (lineup, episode) for lineup in ("passive-vs-random", "random-vs-passive") for episode in range(50)
+    ]
+    assert "50 episodes" in show(arena, "duel").look
+
+
+def test_groups_share_an_operator_and_a_budget_ends_with_what_is_there(arena):
+    start(
+        arena,
+        "team",
+        environment={"id": "simple_spread_v3", "max_steps": 5},
+        groups={"pair": ["agent_0", "agent_1"]},
+        lineups=[{"pair": "random", "agent_2": "passive"}],
+        episodes=2000,
+        budget={"episodes": 30},
+        pacing={"steps_per_second": 100},
+    )
+    records = finish(arena, "team", "stopped")
+    assert 30 <= len(records) < 2000
+    assert [each["episode"] for each in records] == sorted(each["episode"] for each in records)
+    plan = json.loads((arena.home.experiments / "team" / "experiment.json").read_text())
+    assert [each["agents"] for each in plan["lineups"]] == [
+        {"agent_0": "random", "agent_1": "random", "agent_2": "passive"}
+    ]
+    assert show(arena, "team").reason == "its budget of 30 episodes is used up"
 
 
 def test_bad_input_is_named_and_the_rest_goes_on(arena):

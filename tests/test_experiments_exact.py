@@ -67,24 +67,28 @@ def test_exact_experiment_is_played_only_on_hosts_that_compute_the_same(arena, t
 
 
 @pytest.mark.parametrize(
-    ("worker", "name", "config", "environment"),
+    ("worker", "name", "config", "environment", "pace"),
     [
-        pytest.param("cleanrl", "ppo-cartpole", PPO | {"env_id": "CartPole-v1"}, {"id": "CartPole-v1"}, id="mlp"),
-        pytest.param("cleanrl", "ppo-minigrid", MINIGRID, {"id": "MiniGrid-Empty-5x5-v0"}, id="cnn"),
-        pytest.param("xuance", "ddpg-pendulum", DDPG, {"id": "Pendulum-v1", "max_steps": 100}, id="continuous"),
+        pytest.param("cleanrl", "ppo-cartpole", PPO | {"env_id": "CartPole-v1"}, {"id": "CartPole-v1"}, 40, id="mlp"),
+        pytest.param("cleanrl", "ppo-minigrid", MINIGRID, {"id": "MiniGrid-Empty-5x5-v0"}, 80, id="cnn"),
+        pytest.param("xuance", "ddpg-pendulum", DDPG, {"id": "Pendulum-v1", "max_steps": 100}, 80, id="continuous"),
     ],
 )
 def test_one_two_and_eight_shards_with_a_supervisor_killed_play_the_same_actions(
-    arena, worker, name, config, environment
+    arena, worker, name, config, environment, pace
 ):
     train(arena, worker, name, config)
     operators = {"trained": {"worker": worker, "checkpoint": f"run:{name}@last"}, **BASELINES}
     for shards in (1, 2, 8):
         experiment = f"{name}-in-{shards}"
-        start(arena, experiment, shards=shards, environment=environment, operators=operators, episodes=16, lanes=4)
+        task = {"environment": environment, "operators": operators, "episodes": 16, "lanes": 4}
+        if shards > 1:  # slow enough to be hit in the middle
+            task["pacing"] = {"steps_per_second": pace}
+        start(arena, experiment, shards=shards, **task)
         if shards > 1:
             wait_until("records come", lambda name=experiment: show(arena, name).done)
             arena.kill_and_restart("supervisor")
+            assert not show(arena, experiment).state.final, "the supervisor was killed after the end"
             arena.wait_for("supervisor")
         records = finish(arena, experiment)
         assert len(records) == 3 * 16
