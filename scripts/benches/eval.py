@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +168,9 @@ def measure_arena(bench: Bench, repeat: int, scale: float) -> dict[str, float]:
     config = cartpole(checkpoint, max(32, steps // 200), lanes=16)
 
     def both() -> float:
-        return sum(map(rate_of, [bench.shard(config, cpu=cpu) for cpu in (0, 1)]))
+        shards = [bench.shard(config, cpu=cpu) for cpu in (0, 1)]
+        with ThreadPoolExecutor(len(shards)) as readers:  # a shard whose output is not read would stand still
+            return sum(readers.map(rate_of, shards))
 
     scaling = best_ratio(repeat, both, lambda: rate_of(bench.shard(config, cpu=0)))
     return {
