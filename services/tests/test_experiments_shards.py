@@ -1,6 +1,7 @@
 """Cutting experiments into shards, what is missing of them, and the files that they leave."""
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,6 +87,35 @@ def test_added_operators_seeds_and_episodes_keep_the_records_and_other_changes_d
     ):
         assert [each.field for each in changes(old, plan(**fields), done)] == [named]
     assert changes(old, plan(seeds=[5, 6, 7], deadlines={"start_s": 5}), done) == []
+
+
+CORRECTED = [
+    {"environment": {"id": "CartPole-v1", "max_steps": 9}},
+    {"failures": {"then": "noop"}},
+    {"deadlines": {"action_s": 5}},
+    {"seeds": 5},
+    {"operators": {"a": {"worker": "other"}}},
+    {"operators": BASE["operators"], "lineups": [{"name": "a", "*": "b"}]},
+]
+
+
+@pytest.mark.parametrize("fields", CORRECTED, ids=lambda fields: next(iter(fields)))
+def test_mistake_is_corrected_as_long_as_nothing_was_played(fields):
+    assert changes(plan(), plan(**fields), {}) == []
+    assert changes(plan(), plan(**fields), {"a": {0}}) != []
+
+
+def test_mistake_in_an_operator_is_corrected_while_it_has_no_records():
+    old = plan({"b": {"checkpoint": "run:01A@5"}})
+    done = {"a": {0, 1}, "b": set()}
+    operators = {**BASE["operators"], "b": {"worker": "xuance", "checkpoint": "run:other@best"}}
+    new = plan({"b": {"checkpoint": "run:01B@9"}}, operators=operators)
+    assert changes(old, new, done) == []
+    joined, notes = extend(old, new, done)
+    assert (joined["operators"]["b"], notes) == (new["operators"]["b"], [])
+    without, notes = extend(old, plan(operators={"a": BASE["operators"]["a"]}), done)
+    assert ([each["name"] for each in without["lineups"]], list(without["operators"]), notes) == (["a"], ["a"], [])
+    assert [each.field for each in changes(old, new, {"b": {0}})] == ["operators.b"]
 
 
 def test_stopping_rule_that_has_looked_cannot_be_loosened():

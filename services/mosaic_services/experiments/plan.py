@@ -9,7 +9,7 @@ from mosaic_services.experiments.lineups import expand_lineups
 from mosaic_services.statistics.looks import FIRST_LOOK
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from mosaic_services.experiments.model import Experiment
 
@@ -39,6 +39,9 @@ def make_plan(experiment: Experiment, resolved: Mapping[str, Mapping[str, Any]])
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], done: Mapping[str, Collection[int]]) -> list[Problem]:
     """List what makes the records of an earlier plan worthless for a new one; additions do not."""
+    lineups = {each["name"]: each["agents"] for each in _played(old, done)}
+    if not lineups:
+        return []
     found = [
         Problem(field=name, message=f"was {_said(old[name])}, now {_said(new[name])}")
         for name in ("environment", "failures")
@@ -53,11 +56,10 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], done: Mapping[str, C
     if old["until"] not in (None, new["until"]) and played >= min(FIRST_LOOK, old["until"]["cap"]):
         said = f"was {_said(old['until'])}, now {_said(new['until'])}: a rule that has looked holds to the end"
         found.append(Problem(field="until", message=said))
-    for name in old["operators"].keys() & new["operators"].keys():
+    for name in sorted(_operators(lineups.values()) & new["operators"].keys()):
         was, now = ({key: plan["operators"][name][key] for key in _IDENTITY} for plan in (old, new))
         if was != now:
             found.append(Problem(field=f"operators.{name}", message=f"was {_said(was)}, now {_said(now)}"))
-    lineups = {each["name"]: each["agents"] for each in old["lineups"]}
     for each in new["lineups"]:
         if lineups.get(each["name"], each["agents"]) != each["agents"]:
             said = f"was {_said(lineups[each['name']])}, now {_said(each['agents'])}"
@@ -76,19 +78,26 @@ def edited(plan: Mapping[str, Any], experiment: Experiment) -> list[str]:
     return [name for name, value in new.items() if differs.get(name, name not in differs and plan.get(name) != value)]
 
 
-def extend(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Join a new plan with the one that records exist of. Operators keep the checkpoints that they played with."""
+def extend(
+    old: Mapping[str, Any], new: Mapping[str, Any], done: Mapping[str, Collection[int]] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Join a new plan with the one that records exist of. Operators keep the checkpoints that they played with.
+
+    Without `done`, every lineup of the old plan counts as played.
+    """
     notes = []
+    played = old["lineups"] if done is None else _played(old, done)
+    players = _operators(each["agents"] for each in played)
     operators = dict(new["operators"])
-    for name, entry in old["operators"].items():
+    for name, entry in ((name, entry) for name, entry in old["operators"].items() if name in players):
         if name in operators and operators[name]["checkpoint"] != entry["checkpoint"]:
             said = f"{entry['source']} now means {operators[name]['checkpoint']}"
             notes.append(f"operator {name} stays at {entry['checkpoint']}, with which it has played ({said})")
         operators[name] = entry
     names = {each["name"] for each in new["lineups"]}
-    gone = [each for each in old["lineups"] if each["name"] not in names]
+    gone = [each for each in played if each["name"] not in names]
     notes += [f"lineup {each['name']} is no longer in the file; its records stay" for each in gone]
-    kept = {operator for each in [*gone, *new["lineups"]] for operator in each["agents"].values()}
+    kept = _operators(each["agents"] for each in [*gone, *new["lineups"]])
     return {
         **new,
         **{name: old[name] for name in _FOUND if name in old},
@@ -113,6 +122,15 @@ def env_seed(seeds: Mapping[str, Any], episode: int) -> int | None:
         case "fixed":
             return int(values[0])
     return int(values[episode]) if episode < len(values) else int(values[-1]) + episode - len(values) + 1
+
+
+def _played(plan: Mapping[str, Any], done: Mapping[str, Collection[int]]) -> list[dict[str, Any]]:
+    """Return the lineups that have records."""
+    return [each for each in plan["lineups"] if done.get(each["name"])]
+
+
+def _operators(agents: Iterable[Mapping[str, str]]) -> set[str]:
+    return {operator for each in agents for operator in each.values()}
 
 
 def _seeds(plan: Mapping[str, Any], count: int) -> list[int | None]:

@@ -83,7 +83,7 @@ async def prepare(
             said = "; ".join(map(str, problems))
             text = f"{experiment.name} has {len(records):,} episodes of another experiment: {said}"
             raise CommandRefusedError(RefusalCode.EXPERIMENT_CHANGED, text, RefusalDetails(problems=problems))
-        plan, more = extend(old, plan)
+        plan, more = extend(old, plan, records.done)
         notes += more
     wanted = wanted_at_first(plan, names)
     if plan["until"] is not None:
