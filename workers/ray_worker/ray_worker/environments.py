@@ -79,11 +79,6 @@ class Spaces:
         """Whether observations say which actions are legal."""
         return any(isinstance(space, spaces.Dict) and "action_mask" in space.spaces for space in self.raw.values())
 
-    @property
-    def is_continuous(self) -> bool:
-        """Whether some agent's actions are real numbers."""
-        return any(isinstance(space, spaces.Box) for space in self.actions.values())
-
     def roles(self) -> dict[str, tuple[str, ...]]:
         """Group agents that see and do alike, so that one network can serve a group.
 

@@ -99,9 +99,7 @@ def training_config(config: RayWorkerConfig, about: About | None) -> RayWorkerCo
     if about is None:
         return config
     given = config.model_dump(exclude_unset=True)
-    kept = {
-        name: about.config[name] for name in ("environment", "training", "policy_configuration", "self_play", "seed")
-    }
+    kept = {name: about.config[name] for name in _KEPT}
     parts = {name: {**about.config[name], **given.get(name, {})} for name in ("resources", "checkpoint")}
     return RayWorkerConfig.model_validate({**given, **kept, **parts, "mode": "train"})
 
