@@ -105,6 +105,21 @@ def test_pairs_play_both_sides_of_a_game_and_every_player_needs_an_operator():
         make_experiment({**game, "lineups": [{"player_1": "a", "player_3": "b"}]}, "g")
 
 
+@pytest.mark.parametrize(
+    ("lineup", "order"),
+    [
+        ({"black": "b", "white": "a"}, {"white": "a", "black": "b"}),
+        ({"black": "b", "*": "a"}, {"*": "a", "black": "b"}),
+        ({"*": "b", "white": "a"}, {"white": "a", "*": "b"}),
+    ],
+)
+def test_agents_of_a_lineup_are_in_the_order_in_which_they_move(lineup, order):
+    environment = {"id": "mine_v0", "agents": ["white", "black"]}
+    fields = {"name": "g", "environment": environment, "operators": {x: {"worker": "random"} for x in "ab"}}
+    (made,) = expand_lineups(make_experiment({**fields, "lineups": [lineup]}, "g"))
+    assert list(made.agents.items()) == list(order.items())
+
+
 def test_groups_name_agents_that_share_an_operator():
     spread = {
         "name": "g",

@@ -170,6 +170,17 @@ def test_line_that_a_crash_cut_short_is_removed_and_the_file_is_sorted_at_the_en
     assert folder.episodes.read_bytes() == b"".join([lines[2], lines[1], lines[0]])
 
 
+def test_plan_keeps_the_order_of_the_players(tmp_path):
+    folder = ExperimentFolder(tmp_path / "trial")
+    folder.write_plan(plan(environment={"id": "mine_v0", "agents": ["white", "black"]}, lineups="pairs"))
+    read = folder.read_plan()
+    assert read is not None
+    assert [list(each["agents"].items()) for each in read["lineups"]] == [
+        [("white", "a"), ("black", "b")],
+        [("white", "b"), ("black", "a")],
+    ]
+
+
 def test_steps_are_gathered_once_from_the_attempt_whose_record_counts(tmp_path):
     def attempt(name, played):
         folder = tmp_path / name

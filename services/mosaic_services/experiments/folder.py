@@ -47,8 +47,8 @@ class ExperimentFolder:
         return _read(self.state_file)
 
     def write_plan(self, plan: dict[str, Any]) -> None:
-        """Replace experiment.json."""
-        self._replace(self.plan_file, orjson.dumps(plan, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
+        """Replace experiment.json. The order of keys stays: the first agent of a lineup is the one that moves first."""
+        self._replace(self.plan_file, orjson.dumps(plan, option=orjson.OPT_INDENT_2) + b"\n")
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace state.json."""

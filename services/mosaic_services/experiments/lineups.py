@@ -11,6 +11,8 @@ from mosaic_services.experiments.model import Lineup
 from mosaic_services.experiments.tasks import players_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mosaic_services.experiments.model import Experiment
 
 __all__ = ["EVERY_AGENT", "expand_lineups"]
@@ -77,13 +79,22 @@ def _explicit(experiment: Experiment, number: int, asked: dict[str, str]) -> Lin
             agents[agent] = operator
     if not agents:
         raise ExperimentError(f"lineups.{number}: no agent has an operator", "for example: {player_1: ppo}", field)
-    _require_every_player(experiment, number, agents)
-    return Lineup(name=name or "-vs-".join(dict.fromkeys(agents.values())), agents=agents)
-
-
-def _require_every_player(experiment: Experiment, number: int, agents: dict[str, str]) -> None:
-    """Name a player that nobody plays, if the players are known; otherwise the arena finds it out."""
     players = experiment.environment.agents or players_of(experiment.environment.id) or ()
+    _require_every_player(players, number, agents)
+    name = name or "-vs-".join(dict.fromkeys(agents.values()))
+    return Lineup(name=name, agents=_in_turn(agents, players))
+
+
+def _in_turn(agents: dict[str, str], players: Sequence[str]) -> dict[str, str]:
+    """Put agents in the order in which they move, if that is known: a report tells by it who moved first."""
+    others = [each for each in players if each not in agents]
+    places = {agent: place for place, agent in enumerate(players)}
+    places[EVERY_AGENT] = places[others[0]] if others else len(players)
+    return dict(sorted(agents.items(), key=lambda each: places.get(each[0], len(players))))
+
+
+def _require_every_player(players: Sequence[str], number: int, agents: dict[str, str]) -> None:
+    """Name a player that nobody plays, if the players are known; otherwise the arena finds it out."""
     if not players or EVERY_AGENT in agents:
         return
     if unknown := [each for each in agents if each not in players]:
