@@ -221,6 +221,16 @@ def test_failures_are_counted_and_refusals_have_no_score(scores):
     assert "2 episodes ended early" in said
 
 
+def test_each_of_three_opponents_has_its_own_failures():
+    agents = {"p1": "a", "p2": "b", "p3": "c"}
+    records = [record("all", number, dict.fromkeys(agents, 1.0), winners=["p1"]) for number in range(3)]
+    for each, operator in zip(records, "aab", strict=True):
+        each["failures"] = [{"operator": operator, "kind": "raised", "step": 0, "message": "", "then": "noop"}]
+    experiment = {"name": "three", "lineups": [{"name": "all", "agents": agents}], "operators": {}, "episodes": 3}
+    found = analyse(experiment, records)
+    assert {row.name: row.failures for row in found.rows} == {"a in all": 2, "b in all": 1, "c in all": 0}
+
+
 def test_warnings_for_few_equal_or_missing_episodes_one_seed_and_mixed_numerics():
     experiment, records = solo({"few": np.arange(10.0), "flat": np.full(40, 7.0)}, episodes=40)
     records = [{**each, "env_seed": 5, "numerics": {"environment": str(each["episode"] % 2)}} for each in records]

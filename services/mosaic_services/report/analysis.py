@@ -207,6 +207,7 @@ def _lineup_rows(
             values = play.totals if operator is None else play.returns_of(operator)
             alone = operators[0] if len(operators) == 1 else operator
             label = _label(experiment, operators[0]) if operators == [name] else name
+            failures = [each for record in play.records for each in record.get("failures") or ()]
             rows.append(
                 Row(
                     name=name if operator is None else f"{operator} in {name}",
@@ -216,7 +217,7 @@ def _lineup_rows(
                     episodes=play.episodes,
                     lineup=name,
                     operator=alone,
-                    failures=sum(len(record.get("failures") or ()) for record in play.records),
+                    failures=sum(operator in {None, each.get("operator")} for each in failures),
                 )
             )
     return rows
