@@ -65,6 +65,11 @@ def test_two_named_players_are_opponents_unless_the_file_says_otherwise(tmp_path
         ("episodes: 10", "lineups: pairs", 6, "agents: [player_0, player_1]"),
         ("episodes: 10", "lineups: all", 6, "each, pairs"),
         ("episodes: 10", "lineups: [{agent: rnd}]", 6, "did you mean random?"),
+        ("episodes: 10", "lineups: [{name: ../x, agent: ppo}]", 6, "'../x' is no name of a lineup"),
+        ("episodes: 10", "lineups: [{name: .., agent: ppo}]", 6, "no dot or space in front"),
+        ("episodes: 10", "lineups: [{name: /tmp/x, agent: ppo}]", 6, "no name of a lineup"),
+        ("episodes: 10", 'lineups: [{name: "a\\nb", agent: ppo}]', 6, "no name of a lineup"),
+        ("  ppo:", "  ..:", 5, "must match"),
         ("episodes: 10", "failures: {then: ignore}", 6, "forfeit"),
         ("checkpoint: run", "chekpoint: run", 5, "did you mean checkpoint?"),
         ("name: trial", "name: a b", 1, "must match"),
@@ -118,6 +123,11 @@ def test_agents_of_a_lineup_are_in_the_order_in_which_they_move(lineup, order):
     fields = {"name": "g", "environment": environment, "operators": {x: {"worker": "random"} for x in "ab"}}
     (made,) = expand_lineups(make_experiment({**fields, "lineups": [lineup]}, "g"))
     assert list(made.agents.items()) == list(order.items())
+
+
+def test_name_of_a_lineup_may_have_spaces(tmp_path):
+    path = write(tmp_path, BASIC + "lineups: [{name: ppo (trained) v1.2, agent: ppo}]\n")
+    assert list(names(read_one(path))) == ["ppo (trained) v1.2"]
 
 
 def test_groups_name_agents_that_share_an_operator():

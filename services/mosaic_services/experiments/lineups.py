@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ __all__ = ["EVERY_AGENT", "expand_lineups"]
 
 EVERY_AGENT = "*"
 _PAIR = 2
+# A board keeps its files in a folder of this name.
+_NAME = re.compile(r"[\w@+(-][\w .,:;@+=()&%-]{0,63}")
 
 
 def expand_lineups(experiment: Experiment) -> tuple[Lineup, ...]:
@@ -67,6 +70,10 @@ def _pairs(experiment: Experiment) -> list[Lineup]:
 def _explicit(experiment: Experiment, number: int, asked: dict[str, str]) -> Lineup:
     field = ("lineups", number)
     name = asked.pop("name", "")
+    if name and not _NAME.fullmatch(name):
+        said = f"lineups.{number}.name: {name!r} is no name of a lineup"
+        hint = "use up to 64 letters, digits, spaces and . , : ; @ + = ( ) & % _ -, with no dot or space in front"
+        raise ExperimentError(said, hint, (*field, "name"))
     agents: dict[str, str] = {}
     for key, operator in asked.items():
         if operator not in experiment.operators:

@@ -26,7 +26,8 @@ __all__ = [
 
 # Part of topics and of paths.
 ExperimentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-OperatorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,64}$")]
+# The name of a folder, so with no dot in front.
+OperatorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,63}$")]
 Count = Annotated[Whole, Field(ge=1, le=10_000_000)]
 MOST_OPERATORS = 200
 _DUEL = 2
