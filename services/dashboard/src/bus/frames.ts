@@ -33,10 +33,11 @@ export async function askLastFrame(run: string, host: string, stream: string | n
   return { wall: Math.max(...own.map((each) => each.newest.wall)), live: own.some((each) => each.writer === "live") };
 }
 
+/** Call a function with every new picture, and the time at which it was published. */
 export function watchFrames(
   run: string,
   { stream = null, maxDim = 320, pauseMs = 0 }: FrameWish,
-  draw: (head: FrameHead, picture: ImageBitmap) => void,
+  draw: (head: FrameHead, picture: ImageBitmap, at: number) => void,
 ): () => void {
   const newest = new Map<string, number>();
   let ended = false;
@@ -54,10 +55,14 @@ export function watchFrames(
     }
     const picture = await createImageBitmap(new Blob([jpeg], { type: "image/jpeg" })).catch(() => null);
     if (!picture) return;
-    // Pictures are decoded side by side: an older one must not replace a newer one.
-    if (!ended && head.wall >= (newest.get(head.stream) ?? 0)) {
+    const before = newest.get(head.stream);
+    // Pictures are decoded side by side: an older one must not replace a newer one. The last one of a stream that stands
+    // still comes again and again, and is no news.
+    if (!ended && (before === undefined || head.wall > before)) {
       newest.set(head.stream, head.wall);
-      draw(head, picture);
+      // The first one may be old. Of all others the arrival tells the time: the clock of the host may differ.
+      const now = Date.now() / 1000;
+      draw(head, picture, before === undefined ? Math.min(now, head.wall) : now);
     }
     picture.close();
   };

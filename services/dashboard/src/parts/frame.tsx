@@ -27,11 +27,10 @@ export interface FrameProps {
 
 export function Frame({ run, live, host = null, stream = null, maxDim = 320, pauseMs = 0, nothing, onFrame }: FrameProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
-  // With the time of its arrival here: the clock of its host may differ.
   const newest = useSignal<{ head: FrameHead; at: number } | null>(null);
   useEffect(() => {
     if (!live) return;
-    return watchFrames(run, { stream, maxDim, pauseMs }, (head, picture) => {
+    return watchFrames(run, { stream, maxDim, pauseMs }, (head, picture, at) => {
       const target = canvas.current;
       if (!target) return;
       if (target.width !== picture.width || target.height !== picture.height) {
@@ -41,9 +40,8 @@ export function Frame({ run, live, host = null, stream = null, maxDim = 320, pau
       target.getContext("2d")?.drawImage(picture, 0, 0);
       target.dataset["frame"] = String(head.number);
       target.dataset["wall"] = String(head.wall);
-      const at = Date.now() / 1000;
-      target.dataset["drawn"] = String(at);
-      newest.value = { head, at };
+      target.dataset["drawn"] = String(Date.now() / 1000);
+      newest.value = { head, at: Math.max(at, newest.peek()?.at ?? 0) };
       onFrame?.(head);
     });
   }, [run, live, stream, maxDim, pauseMs]);

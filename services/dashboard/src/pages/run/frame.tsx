@@ -3,21 +3,27 @@
 import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import { framesHost } from "../../bus/frames";
+import { now } from "../../bus/states";
 import type { FrameHead, RunState } from "../../bus/types";
 import { count, figure } from "../../parts/format";
 import { Frame } from "../../parts/frame";
 
+/** Seconds without a frame after which there is no rate to tell. */
+const STILL_S = 3;
+
 export function RunFrame({ run, live }: { run: RunState; live: boolean }) {
   const head = useSignal<FrameHead | null>(null);
   const rate = useSignal(0);
+  const drawn = useSignal(0);
   const window_ = useRef({ since: 0, frames: 0 });
   const onFrame = (frame: FrameHead) => {
     head.value = frame;
-    const now = performance.now();
+    drawn.value = Date.now() / 1000;
+    const at = performance.now();
     const { since, frames } = window_.current;
-    if (now - since > 1000) {
-      rate.value = since ? (1000 * frames) / (now - since) : 0;
-      window_.current = { since: now, frames: 1 };
+    if (at - since > 1000) {
+      rate.value = since ? (1000 * frames) / (at - since) : 0;
+      window_.current = { since: at, frames: 1 };
     } else window_.current.frames += 1;
   };
   return (
@@ -25,7 +31,7 @@ export function RunFrame({ run, live }: { run: RunState; live: boolean }) {
       <div class="head">
         <h2>Live frame</h2>
         <span class="spread" />
-        {live && head.value && <span class="muted number">{Math.round(rate.value)} fps</span>}
+        {live && rate.value > 0 && now.value - drawn.value < STILL_S && <span class="muted number">{Math.round(rate.value)} fps</span>}
       </div>
       <Frame
         run={run.run}
