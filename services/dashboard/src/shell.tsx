@@ -1,6 +1,6 @@
 /** The frame around every page: rail, connection, rates, theme, and the banner when the connection is gone. */
 
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { link, lostSince, role, trouble } from "./bus/connection";
 import { eventsPerSecond, silent, summaries } from "./bus/states";
 import { PAGES, type PageEntry } from "./pages";
@@ -38,9 +38,12 @@ export function Shell() {
           // A page with other parameters is another page: nothing of the last one may stay.
           <found.page.component key={path.value} params={found.params} />
         ) : (
-          <Empty>
-            There is no page at <code>{path.value}</code>. <a href="/">Go to the overview</a>.
-          </Empty>
+          <div class="stack">
+            <h1>Not found</h1>
+            <Empty>
+              There is no page at <code>{path.value}</code>. <a href="/">Go to the overview</a>.
+            </Empty>
+          </div>
         )}
       </main>
       <ConfirmDialogue />
@@ -49,8 +52,14 @@ export function Shell() {
 }
 
 function Rail({ current }: { current: PageEntry | null }) {
+  const rail = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // On a phone the rail is a line that scrolls: the page that is shown must not be outside of it.
+    const here = rail.current?.querySelector<HTMLElement>("[aria-current]");
+    if (rail.current && here) rail.current.scrollLeft = here.offsetLeft - (rail.current.clientWidth - here.offsetWidth) / 2;
+  }, [current]);
   return (
-    <nav class="rail" aria-label="Pages">
+    <nav class="rail" aria-label="Pages" ref={rail}>
       <a class="brand" href="/">
         <img src="/icon.svg" alt="" />
         <span>MOSAIC</span>

@@ -171,14 +171,14 @@ function columnsOf(chosen: Signal<ReadonlySet<string>>, pinned: string | null): 
   const group: Column<RunState> = { key: "group", title: "Group", sorts: true, width: 110, cell: (run) => run.group };
   return [
     ...(role.value === "owner" ? [pick] : []),
-    { key: "pin", title: "Base", width: 66, cell: (run) => <Pin run={run} on={run.run === pinned} /> },
-    { key: "name", title: "Run", sorts: true, width: 206, cell: nameCell, hover: (run) => `${run.name} ${run.run}` },
-    { key: "state", title: "State", sorts: true, width: 118, cell: (run) => <StateBadge state={run.state} />, hover: (run) => run.reason },
-    { key: "worker", title: "Worker", sorts: true, width: 78, cell: (run) => run.worker },
+    { key: "pin", title: "Base", width: 62, cell: (run) => <Pin run={run} on={run.run === pinned} /> },
+    { key: "name", title: "Run", sorts: true, width: 180, cell: nameCell, hover: (run) => `${run.name} ${run.run}` },
+    { key: "state", title: "State", sorts: true, width: 110, cell: (run) => <StateBadge state={run.state} />, hover: (run) => run.reason },
+    { key: "worker", title: "Worker", sorts: true, width: 74, cell: (run) => run.worker },
     ...(grouped.value ? [group] : []),
-    { key: "progress", title: "Progress", sorts: true, right: true, width: 86, cell: progressCell },
+    { key: "progress", title: "Progress", sorts: true, right: true, width: 92, cell: progressCell },
     { key: "step", title: "Steps", sorts: true, right: true, width: 88, cell: (run) => stepCell(run) },
-    { key: "speed", title: "Steps/s", sorts: true, right: true, width: 76, cell: speedCell },
+    { key: "speed", title: "Steps/s", sorts: true, right: true, width: 80, cell: speedCell },
     {
       key: "return",
       title: "Return",
@@ -188,9 +188,9 @@ function columnsOf(chosen: Signal<ReadonlySet<string>>, pinned: string | null): 
       cell: (run) => returnCell(run, run.run === pinned ? null : (baseline ?? null)),
       hover: () => "mean return of the last 100 episodes, and the difference to the baseline",
     },
-    { key: "submitted", title: "Submitted", sorts: true, right: true, width: 94, cell: (run) => <Ago at={run.submitted_at} /> },
-    { key: "took", title: "Took", sorts: true, right: true, width: 90, cell: tookCell },
-    { key: "disk", title: "Disk", sorts: true, right: true, width: 70, cell: (run) => bytes(diskUse.value.get(run.run)) },
+    { key: "submitted", title: "Submitted", sorts: true, right: true, width: 110, cell: (run) => <Ago at={run.submitted_at} /> },
+    { key: "took", title: "Took", sorts: true, right: true, width: 96, cell: tookCell },
+    { key: "disk", title: "Disk", sorts: true, right: true, width: 66, cell: (run) => bytes(diskUse.value.get(run.run)) },
   ];
 }
 

@@ -33,7 +33,7 @@ async function each(runs: RunState[], act: (run: RunState) => Promise<unknown>):
 export function cancelRuns(runs: RunState[], done: () => void = () => {}): void {
   confirm({
     title: runs.length === 1 ? `Cancel ${runs[0]?.name}?` : `Cancel ${count(runs.length)} runs?`,
-    text: "Each is asked to stop, and ended after its grace period. What it has stored stays.",
+    text: `${runs.length === 1 ? "It" : "Each"} is asked to stop, and ended after its grace period. What it has stored stays.`,
     command: `mosaic cancel ${words(runs)}`,
     action: runs.length === 1 ? "Cancel run" : `Cancel ${runs.length} runs`,
     danger: true,

@@ -49,9 +49,12 @@ export function Run({ params }: { params: Record<string, string> }) {
   const run = state ?? detail.value?.run;
   if (!run) {
     return problem.value ? (
-      <Empty command="mosaic runs">
-        {problem.value instanceof Error ? problem.value.message : problem.value}. <a href="/runs">See all runs</a>, or list them:
-      </Empty>
+      <div class="stack">
+        <h1>Run</h1>
+        <Empty command="mosaic runs">
+          {problem.value instanceof Error ? problem.value.message : problem.value}. <a href="/runs">See all runs</a>, or list them:
+        </Empty>
+      </div>
     ) : (
       <p class="muted">Waiting for the run …</p>
     );
