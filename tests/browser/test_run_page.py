@@ -180,12 +180,77 @@ def test_tabs_of_a_run(board, live):
     assert "tab=config" in board.page.url
 
 
+def test_time_goes_to_phases_only(stack, board, broken):
+    ended = stack.state(broken).ended_at
+    said = ("submitted", -100), ("warning", -95), ("placed", -80), ("preparing", -78), ("running", -60), ("host", -55)
+    again = ("retry", -50), ("placed", -40), ("running", -38), ("priority", -30), ("given up", 0), ("failed", 0)
+
+    def decided(route):
+        """Give the run a longer story than a test has time for."""
+        answer = route.fetch()
+        decisions = [{"at": ended + at, "event": event, "reason": ""} for event, at in (*said, *again)]
+        route.fulfill(response=answer, json=answer.json() | {"decisions": decisions})
+
+    board.page.route("**/api/scheduler/show", decided)
+    board.open(f"/run/{broken}?tab=resources")
+    spent = ["queued 30 s (30 %)", "starting 4 s (4 %)", "preparing 18 s (18 %)", "running 48 s (48 %)"]
+    expect(board.page.locator(".time-list li")).to_have_text(spent)
+
+
+def test_silent_host_hides_no_files_of_others(board, broken):
+    board.cut_off = True
+
+    def moved(route):
+        answer = route.fetch()
+        told = answer.json()
+        told["attempts"].append(told["attempts"][0] | {"attempt": 2, "host": "elsewhere"})
+        route.fulfill(response=answer, json=told)
+
+    def more(route):
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"more": True})
+
+    silent = {"code": "no_answer", "message": "elsewhere does not answer"}
+    board.page.route("**/api/scheduler/show", moved)
+    board.page.route("**/api/supervisor.testhost/files", more)
+    board.page.route("**/api/supervisor.elsewhere/files", lambda route: route.fulfill(status=504, json=silent))
+    board.open(f"/run/{broken}?tab=artifacts")
+    expect(board.page.get_by_role("link", name="1/log.txt", exact=True)).to_be_visible()
+    expect(board.page.get_by_text("elsewhere: elsewhere does not answer")).to_be_visible()
+    expect(board.page.get_by_text("The run has more files than these")).to_be_visible()
+
+
+def test_dead_stream_says_when_it_ended_after_a_reload_too(stack, board):
+    run = stack.submit(name="still-run", config={"frames": 60, "end": "hang"})
+    board.open("/wall")
+    told = board.page.locator(f'[data-run="{run}"]').get_by_role("status")
+    expect(told).to_contain_text("Last frame")
+    board.page.reload()
+    expect(told).to_contain_text("Last frame")
+    stack.cancel(run)
+    stack.wait_final(run)
+    board.open(f"/run/{run}")
+    expect(board.page.get_by_label("Live frame").get_by_role("status")).to_contain_text("Last frame")
+
+
+def test_address_of_a_host_shows_it_alone(board, live):
+    board.page.get_by_role("link", name="testhost").click()
+    board.page.wait_for_url("**/hosts?host=testhost")
+    expect(board.page.get_by_label("Runs on testhost")).to_contain_text("live-run")
+    board.open("/hosts?host=elsewhere")
+    expect(board.page.get_by_text("No host elsewhere has reported")).to_be_visible()
+    board.page.get_by_role("link", name="All hosts").click()
+    expect(board.page.locator('[data-host="testhost"]')).to_be_visible()
+
+
 def test_log_that_grows_keeps_its_last_lines(stack, board):
     stack.bus.request("scheduler", PauseQueue(paused=True))
-    run = stack.submit(name="talkative", config={"log_lines": 12_000})
-    board.open(f"/run/{run}?tab=log")
-    expect(board.page.locator("#log")).to_contain_text("Nothing was printed yet")
-    stack.bus.request("scheduler", PauseQueue(paused=False))
+    try:
+        run = stack.submit(name="talkative", config={"log_lines": 12_000})
+        board.open(f"/run/{run}?tab=log")
+        expect(board.page.locator("#log")).to_contain_text("Nothing was printed yet")
+    finally:
+        stack.bus.request("scheduler", PauseQueue(paused=False))
     expect(board.page.locator("#log")).to_contain_text("log line 11999 of")
     lines = "() => document.querySelector('#log').textContent.split('\\n').length"
     assert board.page.evaluate(lines) == 5000
@@ -227,46 +292,66 @@ def test_theme_follows_the_system_until_it_is_chosen(board):
     board.wait(f"(light) => ({ground})() !== light", light)
 
 
-PAGES = (
-    "/",
-    "/runs",
-    "/wall",
-    "/hosts",
-    "/run/{live}",
-    "/run/{live}?tab=log",
-    "/run/{live}?tab=resources",
-    "/run/{broken}?tab=why",
-    "/run/{live}?tab=checkpoints",
-    "/run/{live}?tab=videos",
-    "/run/{live}?tab=artifacts",
-    "/run/{live}?tab=attempts",
-    "/run/{live}?tab=raw-events",
-)
+# Each page, and what is there once it has its content.
+PAGES = {
+    "/": ".live-run canvas[data-frame]",
+    "/runs": "tbody tr",
+    "/wall": "canvas[data-frame]",
+    "/hosts": "[data-host] tbody tr",
+    "/run/{live}": ".run-top:has(.u-over):has(#frame-figures)",
+    "/run/{live}?tab=log": "#log:has-text('log line')",
+    "/run/{live}?tab=resources": ".time-bar",
+    "/run/{broken}?tab=why": "#why .answer",
+    "/run/{live}?tab=checkpoints": "[aria-label=Checkpoints] tbody tr",
+    "/run/{live}?tab=videos": "text=No video yet",
+    "/run/{live}?tab=artifacts": "[aria-label='Files of the run'] tbody tr",
+    "/run/{live}?tab=attempts": "[aria-label=Attempts] tbody tr",
+    "/run/{live}?tab=raw-events": "[aria-label='raw events']:has-text('run_started')",
+    "/nowhere": "text=There is no page at",
+}
+
+
+def open_page(board, path, content, **runs):
+    """Open a page and wait for its content."""
+    board.open(path.format(**runs))
+    board.page.wait_for_selector(content)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_accessibility_violation(browser, stack, live, broken, theme):
     with dashboard(browser, stack, theme=theme, axe=True) as board:
-        for path in PAGES:
-            board.open(path.format(live=live, broken=broken))
-            board.page.wait_for_selector("main h1")
-            board.page.wait_for_timeout(500)  # the first points, frames and details
+        for path, content in PAGES.items():
+            open_page(board, path, content, live=live, broken=broken)
             assert board.axe() == [], path
+        board.open(f"/run/{live}")
         board.page.get_by_role("button", name="Stop …").click()
         expect(board.page.get_by_role("dialog")).to_be_visible()
-        assert board.axe() == [], "a dialogue"
+        assert board.axe("dialogue") == [], "a dialogue"
+
+
+def test_logged_out_page_says_how_to_log_in(browser, stack):
+    with dashboard(browser, stack, axe=True) as board:
+        board.cut_off = True
+        board.page.context.clear_cookies()
+        board.page.evaluate("() => mosaic.drop()")
+        expect(board.page.get_by_role("alert")).to_contain_text("You are logged out. Run this and open the address")
+        assert board.axe("logged out") == []
+        board.page.reload()
+        expect(board.page.get_by_role("heading", name="Not logged in")).to_be_visible()
 
 
 def test_pages_fit_a_phone(browser, stack, live, broken):
     with dashboard(browser, stack, size=PHONE) as board:
-        for path in PAGES:
-            board.open(path.format(live=live, broken=broken))
-            board.page.wait_for_selector("main h1")
-            wide = board.page.evaluate("() => document.documentElement.scrollWidth")
-            assert wide <= PHONE["width"], f"{path} is {wide} pixels wide"
+        for path, content in PAGES.items():
+            open_page(board, path, content, live=live, broken=broken)
+            assert board.width() <= PHONE["width"], path
 
 
 def test_viewer_is_offered_no_commands(browser, stack, live):
+    links = re.compile(r"^(duplicate|resume|evaluate) …$", re.IGNORECASE)
+    with dashboard(browser, stack) as board:
+        board.open(f"/run/{live}")
+        expect(board.page.get_by_role("main").get_by_role("link", name=links)).to_have_count(2)
     with dashboard(browser, stack, viewer=True) as board:
         for path in ("/", "/runs", "/hosts", f"/run/{live}"):
             board.open(path)
@@ -274,6 +359,7 @@ def test_viewer_is_offered_no_commands(browser, stack, live):
             board.wait("() => document.querySelector('main a, main [role=tab]')")
             words = re.compile(r"stop …|cancel|rerun|delete|drain|pause|duplicate|resume|evaluate", re.IGNORECASE)
             assert board.page.get_by_role("main").get_by_role("button", name=words).count() == 0, path
+            assert board.page.get_by_role("main").get_by_role("link", name=links).count() == 0, path
         expect(board.page.get_by_text("commands are not offered")).to_be_visible()
 
 

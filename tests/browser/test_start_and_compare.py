@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 
 import pytest
@@ -155,19 +156,7 @@ def test_script_and_resume_forms_submit_what_they_show(stack, board):
     run = stack.submit(name="trained", config={"events": 600, "checkpoint_every": 200})
     stack.wait_final(run)
     stack.wait_stored(run)
-    scripts = stack.home.path / "scripts"
-    scripts.mkdir(exist_ok=True)
-    script = scripts / "two-phases.sh"
-    script.write_text("#!/bin/sh\n# @description: First this, then that\n# @phases: this, that\n")
-
-    def able(route):
-        """Let the stress worker say that it can do both; it does neither, and takes what the forms submit."""
-        answer = route.fetch()
-        told = answer.json()
-        told["capabilities"] |= {"resume_config": {"models": "{checkpoint}", "events": "{steps}"}}
-        told["capabilities"] |= {"script_config": {"models": "{script}", "events": "{steps}"}}
-        route.fulfill(response=answer, json=told)
-
+    script = write_script(stack)
     board.page.route("**/api/supervisor.*/describe", able)
     board.open(f"/start?resume={run}")
     board.page.get_by_label(re.compile("^step 400")).check()
@@ -186,6 +175,51 @@ def test_script_and_resume_forms_submit_what_they_show(stack, board):
     choice.check()
     board.page.locator('[name="config.events"]').fill("7")
     assert submitted(stack, board, "Run script").config == {"models": [str(script)], "events": 7}
+
+
+def able(route):
+    """Let the stress worker say that it resumes and runs scripts; it does neither, and takes what the forms submit."""
+    answer = route.fetch()
+    told = answer.json()
+    if told.get("worker") == "stress":
+        told["capabilities"] |= {"resume_config": {"models": "{checkpoint}", "events": "{steps}"}}
+        told["capabilities"] |= {"script_config": {"models": "{script}", "events": "{steps}"}}
+    route.fulfill(response=answer, json=told)
+
+
+def test_script_of_one_of_several_hosts_requires_that_host(stack, board):
+    write_script(stack)
+
+    def tell_another_host(socket):
+        """Stand in for a second host."""
+        server = socket.connect_to_server()
+
+        def pass_on(message):
+            if isinstance(message, str) and (told := json.loads(message))["type"] == "states":
+                told["hosts"] += [each | {"host": "z-other"} for each in told["hosts"]]
+                message = json.dumps(told)
+            socket.send(message)
+
+        server.on_message(pass_on)
+
+    board.page.route_web_socket("**/ws", tell_another_host)
+    board.page.route("**/api/supervisor.*/describe", able)
+    board.open("/start?tab=script")
+    board.page.locator("#form-worker").select_option("stress")
+    board.page.get_by_label(re.compile("two-phases.sh")).check()
+    board.page.get_by_role("button", name="YAML").click()
+    expect(board.page.locator("pre[data-way=yaml]")).to_contain_text('requires: ["host:testhost"]')
+    board.page.locator('[name="config.events"]').fill("7")
+    assert submitted(stack, board, "Run script").requires == ("host:testhost",)
+
+
+def write_script(stack):
+    """Put a script where the form looks for some."""
+    scripts = stack.home.path / "scripts"
+    scripts.mkdir(exist_ok=True)
+    script = scripts / "two-phases.sh"
+    script.write_text("#!/bin/sh\n# @description: First this, then that\n# @phases: this, that\n")
+    return script
 
 
 def submitted(stack, board, action):
@@ -242,11 +276,17 @@ def test_mistakes_are_told_beside_their_field_in_the_words_of_the_command_line(b
     expect(board.page.locator('[data-field="resources.cpus"] [role=alert]')).to_contain_text("must be a number")
 
 
-def test_checkpoint_of_a_run_is_evaluated_from_a_form(stack, board):
+@pytest.fixture(scope="module")
+def saver(stack):
+    """A run with checkpoints."""
     run = stack.submit(name="saver", config={"events": 600, "checkpoint_every": 200})
     stack.wait_final(run)
     stack.wait_stored(run)
-    board.open(f"/start?evaluate={run}")
+    return run
+
+
+def test_checkpoint_of_a_run_is_evaluated_from_a_form(stack, board, saver):
+    board.open(f"/start?evaluate={saver}")
     board.page.get_by_label(re.compile("^step 200")).check()
     board.page.locator('[name="config.events"]').fill("5")
     expect(board.page.locator("pre[data-way=command]")).to_contain_text("run:saver@200")
@@ -316,34 +356,42 @@ def test_worker_page_leads_to_the_form(board):
     expect(board.page.locator("#form-worker")).to_have_value("baseline")
 
 
-PAGES = (
-    "/start?worker=baseline",
-    "/start?tab=resume",
-    "/start?tab=script",
-    "/start?evaluate={run}",
-    "/workers?open=baseline/default",
-    f"/compare?groups={SWEEP}",
-    "/compare",
-)
+FORM = "#verdict[data-ok]"
+# Each page, and what is there once it has its content.
+PAGES = {
+    "/start?worker=baseline": FORM,
+    "/start?resume={run}": FORM,
+    "/start?tab=script": f".start:has({FORM}):has(.choices input)",
+    "/start?evaluate={run}": FORM,
+    "/workers?open=baseline/default": ".details",
+    f"/compare?groups={SWEEP}": ".legend",
+    "/compare": "text=Choose runs or groups above.",
+}
+
+
+def open_page(board, path, content, run):
+    """Open a page and wait for its content."""
+    board.open(path.format(run=run))
+    board.page.wait_for_selector(content)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_accessibility_violation(browser, stack, sweep, theme):
+def test_no_accessibility_violation(browser, stack, sweep, saver, theme):
+    write_script(stack)
     with dashboard(browser, stack, theme=theme, axe=True) as board:
-        for path in PAGES:
-            board.open(path.format(run=sweep[0]))
-            board.page.wait_for_selector("main h1")
-            board.page.wait_for_timeout(700)  # descriptions and curves
+        board.page.route("**/api/supervisor.*/describe", able)
+        for path, content in PAGES.items():
+            open_page(board, path, content, saver)
             assert board.axe() == [], path
 
 
-def test_pages_fit_a_phone(browser, stack, sweep):
+def test_pages_fit_a_phone(browser, stack, sweep, saver):
+    write_script(stack)
     with dashboard(browser, stack, size=PHONE) as board:
-        for path in PAGES:
-            board.open(path.format(run=sweep[0]))
-            board.page.wait_for_selector("main h1")
-            board.page.wait_for_timeout(700)
-            assert board.page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"], path
+        board.page.route("**/api/supervisor.*/describe", able)
+        for path, content in PAGES.items():
+            open_page(board, path, content, saver)
+            assert board.width() <= PHONE["width"], path
 
 
 def test_viewer_is_offered_no_form(browser, stack):

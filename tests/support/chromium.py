@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -28,6 +29,8 @@ AXE = Path(__file__).parents[2] / "services" / "dashboard" / "node_modules" / "a
 # Deadline of a wait in the page; generous, so that a busy machine does not fail tests.
 PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
+# Folder for a picture of every page that a test checks; without it, none is taken.
+SCREENSHOTS = os.environ.get("MOSAIC_SCREENSHOTS", "")
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 900}
 
@@ -96,15 +99,31 @@ class Dashboard:
         }"""
         return self.page.evaluate(script, [run, metric]) or {"position": [], "steps": [], "counts": [], "values": []}
 
-    def axe(self) -> list[str]:
-        """Return the violations of accessibility rules that axe-core finds."""
+    def axe(self, what: str = "") -> list[str]:
+        """Return the violations of accessibility rules that axe-core finds; `what` names the picture, too."""
+        self._take_picture(what)
         self.page.add_script_tag(path=AXE)
         script = "axe.run().then((r) => r.violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html).join(' | ')}`))"
         return self.page.evaluate(script)
 
+    def width(self) -> int:
+        """Return the width of the page in pixels; a page that is wider than its window is scrolled sideways."""
+        self._take_picture()
+        return self.page.evaluate("() => document.documentElement.scrollWidth")
+
+    def _take_picture(self, what: str = "") -> None:
+        if not SCREENSHOTS:
+            return
+        parts = urlsplit(self.page.url)
+        words = re.sub(r"\b[0-9A-Z]{26}\b", "id", f"{parts.path} {parts.query} {what}")
+        dark = self.page.evaluate("() => matchMedia('(prefers-color-scheme: dark)').matches")
+        size = self.page.viewport_size or DESK
+        name = [re.sub(r"\W+", "-", words).strip("-") or "overview", "dark" if dark else "light", str(size["width"])]
+        self.page.screenshot(path=Path(SCREENSHOTS) / f"{'.'.join(name)}.png", full_page=True)
+
     def note(self, text: str) -> None:
         """Remember a trouble, unless it is one of a connection that was cut off on purpose."""
-        words = ("net::ERR_", "WebSocket", "status of 50")
+        words = ("net::ERR_", "WebSocket", "status of 401", "status of 50")
         expected = self.cut_off and any(word in text for word in words)
         if not expected:
             self.troubles.append(text)
