@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ CHAT_SERVER = Path(__file__).parents[1] / "workers" / "llm_worker" / "tests" / "
 KEY = "test-key-7d1f6c0e5a9b"
 GRID = {"id": "MiniGrid-Empty-5x5-v0", "max_steps": 3}
 SMOLLM = {"worker": "llm", "profile": "local", "config": {"history": 0}}
-WORKERS = (("arena", "default"), ("baseline", "default"), ("cleanrl", "default"), ("llm", "default"), ("llm", "local"))
+WORKERS = (*((name, "default") for name in ("arena", "baseline", "cleanrl", "llm", "ray")), ("llm", "local"))
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +115,36 @@ def test_a_real_model_plays_a_grid_beside_a_ppo_checkpoint(stack):
     assert 0 < calls <= sum(asked), "equal questions of one episode are asked once"
 
 
-def test_a_real_model_plays_tictactoe_against_other_kinds(stack):
-    operators = {"smollm2": SMOLLM, "random": {"worker": "random"}}
+def test_a_real_model_plays_tictactoe_against_a_ppo_checkpoint_and_other_kinds(stack):
+    config = {
+        "algorithm": "PPO",
+        "env_id": "tictactoe_v3",
+        "policy_configuration": "SELF_PLAY",
+        "total_timesteps": 300,
+        "num_workers": 0,
+        "network": {"fcnet_hiddens": [16]},
+        "algo_params": {"train_batch_size_per_learner": 100, "minibatch_size": 50, "num_epochs": 1},
+        "seed": 1,
+    }
+    run = stack.submit(name="board", worker="ray", config=config, resources={"cpus": 1, "memory_mb": 2048})
+    state = stack.wait_final(run, DEADLINE_S)
+    assert state.state == "succeeded", state.reason
+    operators = {
+        "smollm2": SMOLLM,
+        "ppo": {"worker": "ray", "checkpoint": "run:board@last"},
+        "random": {"worker": "random"},
+    }
     records = play(stack, "tictactoe", environment={"id": "tictactoe_v3"}, operators=operators, episodes=1)
-    assert {record["lineup"] for record in records} == {"smollm2-vs-random", "random-vs-smollm2"}
-    assert [(record["ended"], record["failures"]) for record in records] == [("terminated", [])] * 2
+    assert {record["lineup"] for record in records} == {f"{a}-vs-{b}" for a, b in permutations(operators, 2)}
+    assert [(record["ended"], record["failures"]) for record in records] == [("terminated", [])] * 6
+    for record in records:
+        seats = dict(zip(record["lineup"].split("-vs-"), ("player_1", "player_2"), strict=True))
+        assert ("ppo" in record["numerics"]) == ("ppo" in seats)
+        if "smollm2" in seats:
+            told = record["reports"][seats["smollm2"]]
+            assert told["model"] == "SmolLM2-135M-Instruct"
+            assert told["answers"] == told["decisions"] >= 2
+            assert told["invalid"] == 0, "the server allows legal moves only"
 
 
 def test_the_key_is_in_no_file_argument_or_message_and_a_rerun_makes_no_call(stack, server):
