@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -24,14 +26,19 @@ def oldest(stack):
 
 @pytest.fixture(scope="module")
 def group(stack, oldest):
-    """Runs that wait for a host that never comes, and were cancelled: stored as any other."""
+    """Runs that were cancelled: stored as any other."""
+    submit_waiting(stack, "many", "stored")
+    stack.bus.request("scheduler", CancelGroup(group="many"), timeout=60)
+    return "many"
+
+
+def submit_waiting(stack, group, name):
+    """Submit as many runs as the gateway keeps of those that ended; they wait for a host that never comes."""
     specs = [
-        RunSpec(worker="stress", name=f"stored-{i:03}", group="many", requires=["nowhere"], wait_for_host=True)
+        RunSpec(worker="stress", name=f"{name}-{i:03}", group=group, requires=["nowhere"], wait_for_host=True)
         for i in range(RUNS)
     ]
     stack.bus.request("scheduler", SubmitMany(runs=[{"spec": spec} for spec in specs]), timeout=60)
-    stack.bus.request("scheduler", CancelGroup(group="many"), timeout=60)
-    return "many"
 
 
 def test_run_that_is_not_live_has_its_figures_and_checkpoints(board, oldest, group):
@@ -45,6 +52,11 @@ def test_run_that_is_not_live_has_its_figures_and_checkpoints(board, oldest, gro
     expect(offered).to_have_count(1)
     board.open(f"/compare?runs={oldest}")
     expect(board.page.locator("#settings tbody tr")).to_contain_text("20")
+
+
+def test_sort_by_disk_use_knows_runs_out_of_view(board, oldest, group):
+    board.open("/runs?sort=disk")
+    expect(board.page.locator("tbody tr").first).to_contain_text("oldest")
 
 
 def test_a_thousand_runs_filter_sort_pin_and_delete(stack, board, group):
@@ -69,3 +81,14 @@ def test_a_thousand_runs_filter_sort_pin_and_delete(stack, board, group):
     expect(board.page.get_by_role("dialog")).to_contain_text("mosaic delete ")
     board.page.get_by_role("button", name="Delete for ever").click()
     expect(board.page.locator("#shown")).to_have_text(f"0 of {RUNS - 9:,}")
+
+
+def test_run_that_ends_and_is_pushed_out_of_the_live_ones_is_not_shown_as_queued(stack, board, group):
+    stack.submit(name="pushed-out", group="late", requires=["nowhere"], wait_for_host=True)
+    submit_waiting(stack, "late", "late")
+    board.open("/runs?state=queued")
+    expect(board.page.locator("#shown")).to_contain_text(f"{RUNS + 1:,} of")
+    # The older runs were asked for, too, while these waited.
+    expect(board.page.locator("#shown")).not_to_contain_text(f"of {RUNS + 1:,}")
+    stack.bus.request("scheduler", CancelGroup(group="late"), timeout=60)
+    expect(board.page.locator("#shown")).to_have_text(re.compile("^0 of"))

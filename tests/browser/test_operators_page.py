@@ -186,4 +186,16 @@ def test_pages_fit_a_phone(browser, stack, pages):
             board.open(path)
             board.page.wait_for_selector("main h1")
             board.page.wait_for_timeout(700)
-            assert board.page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"], path
+            assert board.width() <= PHONE["width"], path
+
+
+def test_experiment_is_deleted_from_the_page(stack, board, pages):
+    """It deletes what the tests before it look at."""
+    board.open("/experiments")
+    row = board.page.locator('[data-experiment="from-the-page"]')
+    row.get_by_role("button", name="Delete").click()
+    dialogue = board.page.get_by_role("dialog")
+    expect(dialogue).to_contain_text("mosaic experiments delete from-the-page")
+    dialogue.get_by_role("button", name="Delete for ever").click()
+    expect(row).to_have_count(0)
+    assert not (stack.home.experiments / "from-the-page").exists()
