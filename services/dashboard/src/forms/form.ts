@@ -152,6 +152,13 @@ export function fillTemplate(template: Record<string, unknown>, values: Record<s
   });
 }
 
+/** Paths of a template whose values are picked from a list. */
+export function pickedPaths(template: Record<string, unknown>): string[] {
+  return Object.entries(template)
+    .filter(([, value]) => value === "{checkpoint}" || value === "{script}")
+    .map(([path]) => `config.${path}`);
+}
+
 /** Paths of a template whose values the user gives, but for those that are picked from a list. */
 export function askedPaths(template: Record<string, unknown>): string[] {
   return Object.entries(template)

@@ -5,7 +5,7 @@ import { useEffect, useMemo } from "preact/hooks";
 import { api, explain } from "../bus/api";
 import { hosts } from "../bus/states";
 import { count } from "../parts/format";
-import { askedPaths, fillTemplate, Form } from "./form";
+import { askedPaths, fillTemplate, Form, pickedPaths } from "./form";
 import { describe, profiles } from "./workers";
 import { describedBy, Waiting, WorkerChoice, WorkerFields } from "./worker_form";
 
@@ -45,7 +45,7 @@ export function ScriptForm() {
     <div class="stack">
       <WorkerChoice form={form} suits={canScript} />
       {description ? (
-        <WorkerFields form={form} description={description} first={askedPaths(template)} action="Run script">
+        <WorkerFields form={form} description={description} first={askedPaths(template)} action="Run script" picked={{ paths: pickedPaths(template), ask: "Choose a script from the list." }}>
           <ScriptList chosen={chosen.value} choose={choose} />
         </WorkerFields>
       ) : (

@@ -74,12 +74,14 @@ export interface FieldsProps {
   first?: string[] | undefined;
   action: string;
   command?: string | null;
+  /** Fields that a choice in `children` fills in, and what to say until something is chosen. */
+  picked?: { paths: string[]; ask: string };
   /** Something between the choice and the fields, such as a list of checkpoints. */
   children?: ComponentChildren;
 }
 
 /** All fields of a worker, with what they make beside them. */
-export function WorkerFields({ form, description, first, action, command, children }: FieldsProps) {
+export function WorkerFields({ form, description, first, action, command, picked, children }: FieldsProps) {
   const algorithmOf = (fields: FormFields) =>
     form.text(fields.algorithm) || String(description.example_config[fields.algorithm.replace("config.", "")] ?? "");
   const named = algorithmOf(fieldsOf(description, ""));
@@ -94,6 +96,9 @@ export function WorkerFields({ form, description, first, action, command, childr
   useEffect(() => form.startChecking(), [form]);
   const shown = [...all, ...RUN_FIELDS].map((each) => each.path);
   const problems = problemsByField(form.checked.value?.problems ?? [], shown);
+  // Nothing is wrong as long as nothing was chosen: the groups stay closed, and the list asks for a choice.
+  const unpicked = (picked?.paths ?? []).filter((path) => !form.text(path) && problems.has(path));
+  for (const path of unpicked) problems.delete(path);
   const top = first ? first.flatMap((path) => all.filter((each) => each.path === path)) : found.first;
   const taken = new Set(top.map((each) => each.path));
   const without = (fields: Field[]) => fields.filter((each) => !taken.has(each.path));
@@ -103,6 +108,7 @@ export function WorkerFields({ form, description, first, action, command, childr
     <div class="form-columns">
       <div class="stack">
         {children}
+        {picked && unpicked.length > 0 && <p role="status">{picked.ask}</p>}
         <section class="card" aria-label="Fields that matter">
           <div class="fields first">
             {top.map((field) => (

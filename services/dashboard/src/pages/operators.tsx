@@ -197,8 +197,7 @@ function Controls({ session, run }: { session: Session; run: RunState }) {
             Pause
           </button>
         </span>
-        <span class="spread" />
-        <button type="button" class="danger" onClick={stop}>
+        <button type="button" class="danger last" onClick={stop}>
           End session
         </button>
       </div>
