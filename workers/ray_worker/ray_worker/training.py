@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from ray.exceptions import RayActorError
 
 from mosaic_worker.context import RunContext
-from mosaic_worker.errors import ConfigError
+from mosaic_worker.errors import ConfigError, WorkerError
 from mosaic_worker.spaces import space_to_json
 from ray_worker.algorithms import Task, algorithm_config
 from ray_worker.analytics import CHECKPOINTS, TENSORBOARD
@@ -29,6 +30,10 @@ from ray_worker.sitecustomize import keep_out_of_home
 __all__ = ["Start", "Training", "train"]
 
 NO_REPLAY = "the replay memory is not restored: the run collects experience anew before it learns on"
+DEAD_RUNNER = (
+    "an env runner has ended, as it does when its environment raises an error. The run's log has the reason, and so "
+    "has ray_logs in its folder if the cluster was the run's own"
+)
 _LEARNERS, _RUNNERS = "learners", "env_runners"
 _STEPS = "num_env_steps_sampled_lifetime"
 _ALL = "__all_modules__"
@@ -117,7 +122,7 @@ class Training:
         while self.step < self._start.target and not context.stop.requested:
             began = time.monotonic()
             before = self.step
-            self._tell(self.algorithm.train(), before, began)
+            self._tell(self._iterate(), before, began)
             if self.step >= self._due:
                 self._due = self.step + every
                 self.save()
@@ -141,6 +146,19 @@ class Training:
         if self._board is not None:
             self._board.close()
         self.algorithm.stop()
+
+    def _iterate(self) -> Mapping[str, Any]:
+        """Train for an iteration. Where an environment raises, RLlib's own error does not say so."""
+        try:
+            result: Mapping[str, Any] = self.algorithm.train()
+        except RayActorError as error:  # An env runner has left with exit code 1.
+            raise WorkerError(DEAD_RUNNER) from error
+        except RuntimeError as error:  # The environment is in this process, and RLlib's error has no text.
+            cause = error.__cause__
+            if str(error) or cause is None:
+                raise
+            raise WorkerError(f"{type(cause).__name__}: {cause}") from error
+        return result
 
     def _restore(self, path: Path) -> None:
         try:
