@@ -124,7 +124,9 @@ with cluster():
     found["self"] = {"before": before, "after": weights(training), "restored": weights(restored)}
     restored.close()
 
-    training = begin("league", **game, num_workers=1, league_size=2, snapshot_games=3, snapshot_win_rate=0.01)
+    # Eight iterations: env runners deliver as Ray likes, so no seed says which of them freezes a copy.
+    often = {"total_timesteps": 800, "league_size": 2, "snapshot_games": 3, "snapshot_win_rate": 0.01}
+    training = begin("league", **{**game, **often}, num_workers=1)
     training.run()
     (states,) = training.algorithm.env_runner_group.foreach_env_runner(
         lambda runner: runner.get_state("rl_module", inference_only=True)["rl_module"], local_env_runner=False
@@ -178,7 +180,7 @@ def test_policy_configurations_by_their_weights(rllib):
     league = found["league"]
     assert league["state"]["snapshots"] >= 2
     assert league["about"] == league["state"]
-    assert all(0 < step < 500 for step in league["state"]["steps"].values()), "both copies were replaced"
+    assert all(0 < step < 1000 for step in league["state"]["steps"].values()), "both copies were replaced"
     assert league["weights"]["frozen_0"] != league["weights"]["frozen_1"], "at different steps"
     for name, own in league["runner"].items():  # without the critic, which does not act
         assert own, name
