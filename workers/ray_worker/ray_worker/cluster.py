@@ -34,6 +34,14 @@ _LOCK = "keeper.lock"
 _LINK = "ray-"
 _REACH_S = 5.0
 """Seconds in which a cluster has to accept a connection."""
+_ANSWER_S = 15.0
+"""Seconds in which it has to answer, which a busy machine does late."""
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""The beginning of every HTTP/2 connection, which Ray's gRPC uses: a fixed text, and a frame of empty settings."""
+_FRAME_HEAD = 9
+_FRAME_TYPE = 3
+"""Place of a frame's type in its head."""
+_SETTINGS = 4
 _END_S = 30.0
 """Deadline for the keeper to end Ray."""
 _MB = 2**20
@@ -121,7 +129,10 @@ def _init(ray: Any, address: str, *, own: bool) -> None:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         if own:
             raise InfrastructureError(f"Ray does not answer at {address}: {reason}") from error
-        raise ConfigError(f"resources.address: {address!r}: Ray refuses the connection: {reason}") from error
+        raise ConfigError(
+            f"resources.address: {address!r}: Ray refuses the connection: {reason}. The log may say more; a token that "
+            "is missing or wrong (RAY_AUTH_TOKEN) is a usual cause"
+        ) from error
 
 
 @contextmanager
@@ -133,10 +144,29 @@ def _other(address: str) -> Iterator[str]:
             f"resources.address: {address!r} is not host:port, such as 10.0.0.5:6379, as `ray start --head` prints it"
         )
     try:
-        socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+        connection = socket.create_connection((host, int(port)), timeout=_REACH_S)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"resources.address: no Ray cluster can be reached at {address!r}: {error}") from error
+    with connection:
+        uses_tls = os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}  # as Ray reads it
+        if not uses_tls and not _speaks_http2(connection):
+            raise ConfigError(
+                f"resources.address: {address!r} accepts connections, but is not the port of a Ray cluster, which "
+                "`ray start --head` prints, or the cluster uses TLS (set RAY_USE_TLS and its certificates)"
+            )
     yield address
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Whether the other side answers as a server of HTTP/2 has to: with its settings."""
+    connection.settimeout(_ANSWER_S)
+    try:
+        connection.sendall(_PREFACE)
+        with connection.makefile("rb") as answer:
+            head = answer.read(_FRAME_HEAD)
+    except OSError:
+        return False
+    return len(head) == _FRAME_HEAD and head[_FRAME_TYPE] == _SETTINGS
 
 
 @contextmanager

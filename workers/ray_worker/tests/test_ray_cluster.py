@@ -27,6 +27,18 @@ ENDLESS = {
 }
 
 
+BROKEN = """
+from mpe2 import simple_spread_v3
+
+def parallel_env(**given):
+    env = simple_spread_v3.parallel_env(**given)
+    def step(actions):
+        raise ValueError("the world has ended")
+    env.step = step
+    return env
+"""
+
+
 def wait_until(what, condition):
     end = time.monotonic() + DEADLINE_S
     while not (found := condition()):
@@ -63,11 +75,12 @@ class Run:
         wait_until(event, found)
 
     def session(self):
-        """The session of the cluster: that of the keeper."""
-        (keeper,) = [
-            child for child in psutil.Process(self.process.pid).children() if "ray_worker.keeper" in child.cmdline()
-        ]
-        return keeper.pid
+        """The session of the cluster, which is that of the keeper, as soon as there is one."""
+        return wait_until("the keeper", self._keepers)[0]
+
+    def _keepers(self):
+        children = psutil.Process(self.process.pid).children()
+        return [child.pid for child in children if "ray_worker.keeper" in title(child)]
 
     def end(self):
         return self.process.wait(timeout=DEADLINE_S)
@@ -89,6 +102,10 @@ def listening(processes):
         with contextlib.suppress(psutil.Error):
             found += [each.laddr.ip for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
     return found
+
+
+def has_nothing_of_ray(run, session):
+    return not members(session) and not (run.folder / "ray").exists() and not links_to(run.folder)
 
 
 def links_to(folder):
@@ -119,6 +136,11 @@ def test_a_run_is_paused_continued_and_stopped_and_leaves_nothing(runs):
     open_to = listening([*members(session), psutil.Process(run.process.pid)])
     assert open_to
     assert set(open_to) <= {"127.0.0.1", "::ffff:127.0.0.1"}, "no other machine can reach the cluster"
+    (raylet,) = [process for process in members(session) if process.name() == "raylet"]
+    told = raylet.environ()
+    assert (told["RAY_AUTH_MODE"], told["RAY_USAGE_STATS_ENABLED"]) == ("token", "0")
+    assert len(told["RAY_AUTH_TOKEN"]) == 64
+    assert f"--object_store_memory={200 * 2**20}" in raylet.cmdline()
 
     run.process.send_signal(signal.SIGUSR1)
     run.wait_for("checkpoint_saved")
@@ -136,9 +158,20 @@ def test_a_run_is_paused_continued_and_stopped_and_leaves_nothing(runs):
     assert (run.folder / saved["path"] / "mosaic.json").is_file()
     assert saved["step"] == events[-1]["step"]
     assert json.loads((run.folder / "analytics.json").read_text())["checkpoints"][-1] == saved["path"]
-    assert members(session) == [], "the run has ended, and so has its cluster"
-    assert not (run.folder / "ray").exists()
-    assert links_to(run.folder) == []
+    assert has_nothing_of_ray(run, session), "the run has ended, and so has its cluster"
+
+
+def test_an_environment_that_raises_ends_the_run_and_its_cluster(runs, rllib):
+    (rllib.folder / "broken.py").write_text(BROKEN)
+    apart, inside = (runs(f"raising-{number}", env_id="module:broken", num_workers=number) for number in (1, 0))
+    sessions = [run.session() for run in (apart, inside)]
+    for run, session in zip((apart, inside), sessions, strict=True):
+        assert run.end() == 1, run.log.read_text()
+        assert run.events()[-1]["event"] == "run_failed"
+        assert has_nothing_of_ray(run, session)
+    assert inside.events()[-1]["error"] == "ValueError: the world has ended"
+    assert "ray_logs" in apart.events()[-1]["error"]
+    assert any("the world has ended" in log.read_text() for log in (apart.folder / "ray_logs").glob("worker-*.err"))
 
 
 def test_kill_of_the_driver_ends_its_cluster(runs):
@@ -157,7 +190,7 @@ def test_kill_of_the_driver_ends_its_cluster(runs):
 def test_what_a_killed_keeper_left_is_removed_by_the_next_cluster(runs):
     run = runs("keeper")
     run.wait_for("run_started")
-    session = wait_until("the keeper", lambda: run.session() if links_to(run.folder) else None)
+    session = run.session()
     os.kill(session, signal.SIGKILL)
     code = run.end()
     assert code == 1
@@ -166,7 +199,10 @@ def test_what_a_killed_keeper_left_is_removed_by_the_next_cluster(runs):
     assert members(session) == [], "the driver has ended what the keeper could not"
     assert links_to(run.folder), "nobody was there to remove it"
     following = runs("following", total_timesteps=100, num_workers=0)
+    session = following.session()
     assert following.end() == 0, following.log.read_text()
+    assert has_nothing_of_ray(following, session), "a run that ends by itself leaves nothing"
+    assert not (following.folder / "ray_logs").exists()
     assert links_to(run.folder) == []
     assert not (run.folder / "ray").exists()
 
@@ -229,6 +265,7 @@ def title(process):
     return ""
 
 
+@pytest.mark.timeout(1500)
 def test_a_run_spreads_over_two_nodes_and_leaves_the_cluster_as_it_was(rllib, runs, two_nodes):
     address, secrets, nodes = two_nodes
     rllib.environ.update(secrets)
@@ -258,6 +295,12 @@ def test_a_run_spreads_over_two_nodes_and_leaves_the_cluster_as_it_was(rllib, ru
         assert node.poll() is None
 
     many = runs("many", **{**given, "num_workers": 3})
+    rllib.environ["RAY_AUTH_TOKEN"] = "f" * 64
+    stranger = runs("stranger", address=address, num_workers=1)
+    assert stranger.end() == 2, stranger.log.read_text()
+    refused = stranger.events()[-1]["error"]
+    assert refused.startswith("resources.address")
+    assert "RAY_AUTH_TOKEN" in refused
     assert many.end() == 2
     assert "3 CPUs" in many.events()[-1]["error"]
     assert "has 2" in many.events()[-1]["error"]
@@ -273,6 +316,47 @@ def test_a_cluster_that_cannot_be_reached_is_refused(runs):
         assert (failed["event"], failed["category"]) == ("run_failed", "configuration")
         assert failed["error"].startswith("resources.address")
         assert word in failed["error"]
+
+
+PORTS = """
+import json, os, socket, threading
+from mosaic_worker.errors import ConfigError
+from ray_worker import cluster
+
+cluster._ANSWER_S = 1.0
+
+def said(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(answer)
+        if answer is not None:
+            threading.Thread(target=serve).start()
+        try:
+            with cluster._other(f"127.0.0.1:{server.getsockname()[1]}"):
+                return "accepted"
+        except ConfigError as error:
+            return str(error)
+
+found = {
+    "silent": said(None),
+    "closed": said(b""),
+    "web": said(b"HTTP/1.1 400 Bad Request\\r\\n\\r\\n"),
+    "http2": said(bytes(3) + b"\\x04" + bytes(5)),
+}
+os.environ["RAY_USE_TLS"] = "true"
+print(json.dumps({**found, "tls": said(None)}))
+"""
+
+
+def test_a_port_of_another_program_is_refused_before_ray_tries_it(rllib):
+    found = rllib.says(PORTS)
+    assert (found.pop("http2"), found.pop("tls")) == ("accepted", "accepted")
+    for name, said in found.items():
+        assert "is not the port of a Ray cluster" in said, name
+        assert "RAY_USE_TLS" in said, name
 
 
 @pytest.mark.timeout(1600)
