@@ -6,6 +6,7 @@ import re
 
 import pytest
 from chromium import PHONE, dashboard, free_port
+from experiments import finish, start
 from playwright.sync_api import expect
 from stack import Stack
 
@@ -189,13 +190,14 @@ def test_pages_fit_a_phone(browser, stack, pages):
             assert board.width() <= PHONE["width"], path
 
 
-def test_experiment_is_deleted_from_the_page(stack, board, pages):
-    """It deletes what the tests before it look at."""
+def test_experiment_is_deleted_from_the_page(stack, board):
+    start(stack, "short-lived", shards=1, environment={"id": "CartPole-v1"})
+    finish(stack, "short-lived")
     board.open("/experiments")
-    row = board.page.locator('[data-experiment="from-the-page"]')
+    row = board.page.locator('[data-experiment="short-lived"]')
     row.get_by_role("button", name="Delete").click()
     dialogue = board.page.get_by_role("dialog")
-    expect(dialogue).to_contain_text("mosaic experiments delete from-the-page")
+    expect(dialogue).to_contain_text("mosaic experiments delete short-lived")
     dialogue.get_by_role("button", name="Delete for ever").click()
     expect(row).to_have_count(0)
-    assert not (stack.home.experiments / "from-the-page").exists()
+    assert not (stack.home.experiments / "short-lived").exists()
