@@ -120,6 +120,18 @@ def test_each_reader_is_told_what_changed_since_it_last_looked():
     assert not view.changes_since(view.revision)
 
 
+def test_a_reader_that_is_too_far_behind_learns_that_it_cannot_be_told_what_is_gone():
+    view = LiveView(Selection(final_limit=10))
+    view.take_state(state("first", 1, "succeeded"))
+    seen = view.revision
+    assert seen >= view.forgotten
+    for number in range(1200):
+        view.take_state(state(f"r{number}", number + 2, "succeeded"))
+    assert "first" not in view.runs
+    assert "first" not in view.changes_since(seen).runs
+    assert seen < view.forgotten
+
+
 def test_settled_is_ended_with_all_telemetry_stored():
     assert not is_settled(state("a", 1), None)
     ended = state("a", 1, "failed")

@@ -338,6 +338,7 @@ def test_logged_out_page_says_how_to_log_in(browser, stack):
         assert board.axe("logged out") == []
         board.page.reload()
         expect(board.page.get_by_role("heading", name="Not logged in")).to_be_visible()
+        assert board.axe("not logged in") == []
 
 
 def test_pages_fit_a_phone(browser, stack, live, broken):

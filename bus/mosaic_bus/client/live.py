@@ -71,7 +71,8 @@ class LiveView:
         self._ended: dict[str, None] = {}
         # (kind, name) -> the revision of its last change, oldest first.
         self._changed: dict[tuple[Literal["run", "host"], str], int] = {}
-        self._forgotten = 0
+        # A reader of an older revision cannot be told which runs and hosts are gone.
+        self.forgotten = 0
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -85,7 +86,7 @@ class LiveView:
 
     def changes_since(self, revision: int) -> Changes:
         """Tell which runs (their states or summaries) and hosts have changed since a revision."""
-        if revision < self._forgotten:
+        if revision < self.forgotten:
             return Changes(self.revision, frozenset((*self.runs, *self.summaries)), frozenset(self.hosts))
         names: dict[str, set[str]] = {"run": set(), "host": set()}
         for (kind, name), at in reversed(self._changed.items()):
@@ -191,7 +192,7 @@ class LiveView:
         self._changed[kind, name] = self.revision
         if len(self._changed) > len(self.runs) + len(self.hosts) + _GONE_REMEMBERED:
             oldest = next(iter(self._changed))
-            self._forgotten = self._changed.pop(oldest)
+            self.forgotten = self._changed.pop(oldest)
 
 
 def _order(summary: RunSummary) -> tuple[int, int, bool]:

@@ -45,9 +45,11 @@ _LOG_IN = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>MOSAIC: not logged in</title>
+<main>
 <h1>Not logged in</h1>
 <p>Run <code>mosaic open</code> on the machine on which MOSAIC runs. It opens this page with a token, once for each
 browser. A token that was replaced is not valid any more.</p>
+</main>
 </html>
 """
 # Why a WebSocket is closed before it begins.

@@ -304,13 +304,14 @@ class Page:
         silent = hub.silent
         if self._states == (view.revision, hub.revision) and self._silent == silent.keys():
             return True
-        first = self._states[0] < 0
-        changes = view.changes_since(max(0, self._states[0])) if not first else None
+        # A page that is too far behind could not be told which runs are gone, so it begins anew.
+        whole = self._states[0] < 0 or self._states[0] < view.forgotten
+        changes = None if whole else view.changes_since(self._states[0])
         runs = set(view.runs) if changes is None else changes.runs
         hosts = set(view.hosts) if changes is None else changes.hosts
         message: dict[str, Any] = {
             "type": "states",
-            "whole": first,
+            "whole": whole,
             "runs": [view.runs[run].model_dump(mode="json") for run in runs if run in view.runs],
             "gone": [run for run in runs if run not in view.runs],
             "summaries": [view.summaries[run].model_dump(mode="json") for run in runs if run in view.summaries],
@@ -318,7 +319,7 @@ class Page:
             "counts": view.counts,
             "silent": silent,
         }
-        if self._states[1] != hub.revision:
+        if whole or self._states[1] != hub.revision:
             message["services"] = [each.model_dump(mode="json") for each in hub.services.values()]
             message["builds"] = [each.model_dump(mode="json") for each in hub.builds.values()]
             message["experiments"] = [each.model_dump(mode="json") for each in hub.experiments.values()]
