@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from mosaic_cli import Cli
 from stack import Stack, wait_until
 
 from mosaic_bus.commands import ShowExperiment, StartExperiment
@@ -41,19 +43,20 @@ TRAININGS: dict[str, dict[str, Any]] = {
         "worker": "xuance",
         "config": {"algorithm": "PPO", "env_id": "Pendulum-v1", "running_steps": 600, "parallels": 2},
     },
-    "spread": {
+    "push": {
         "worker": "xuance",
         "config": {
-            "algorithm": "VDN",
+            "algorithm": "IPPO",
             "env": "mpe",
-            "env_id": "simple_spread_v3",
+            "env_id": "simple_push_v3",
+            "overrides": {"continuous_action": False},  # RLlib's policy of the same game has discrete ones.
             "running_steps": 2000,
             "parallels": 4,
         },
     },
-    "spread-rllib": {
+    "push-rllib": {
         "worker": "ray",
-        "config": {**RLLIB, "env_id": "simple_spread_v3", "policy_configuration": "PARAMETER_SHARING"},
+        "config": {**RLLIB, "env_id": "simple_push_v3", "policy_configuration": "INDEPENDENT"},
     },
     "cart-rllib": {"worker": "ray", "config": {**RLLIB, "env_id": "CartPole-v1"}},
     "cart-dqn": {
@@ -155,22 +158,6 @@ def test_the_games_are_the_same_in_one_lane_in_several_and_in_shards(trained, en
     assert records(trained, *shards) == expected
 
 
-def test_two_libraries_that_were_trained_play_one_game(trained):
-    operators = {
-        "vdn": {"worker": "xuance", "checkpoint": "run:spread@last"},
-        "ppo": {"worker": "ray", "checkpoint": "run:spread-rllib@last"},
-    }
-    lineups = {"two vdn": {"*": "vdn", "agent_1": "ppo"}, "two ppo": {"*": "ppo", "agent_1": "vdn"}}
-    options = {"lineups": lineups, "environment": {"family": "parallel"}, "episodes": (0, 3)}
-    runs = [play(trained, "simple_spread_v3", operators, lanes=lanes, **options) for lanes in (1, 3)]
-    first, second = (records(trained, run) for run in runs)
-    assert first == second
-    assert [record["ended"] for record in first] == ["truncated"] * 6
-    assert all(set(record["numerics"]) == {"vdn", "ppo", "environment"} for record in first)
-    assert all(record["failures"] == [] for record in first)
-    assert len({record["action_hash"] for record in first}) == 6
-
-
 def evaluate(stack: Stack, name: str, **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Play an experiment to its end; return its records and its experiment.json."""
     document = {"name": name, "environment": {"id": "CartPole-v1"}, **fields}
@@ -194,6 +181,44 @@ def test_one_experiment_has_a_policy_of_every_library_a_random_and_a_passive_age
     assert len(found) == 15
     seeds = {name: [each["env_seed"] for each in found if each["lineup"] == name] for name in LIBRARIES}
     assert len({tuple(each) for each in seeds.values()}) == 1
+
+
+def test_two_libraries_play_against_each_other_on_both_sides_and_are_rated(trained):
+    operators = {
+        "ippo": {"worker": "xuance", "checkpoint": "run:push@last"},
+        "ppo": {"worker": "ray", "checkpoint": "run:push-rllib@last"},
+    }
+    game = {"id": "simple_push_v3", "family": "parallel", "agents": ["adversary_0", "agent_0"]}
+    found, _ = evaluate(trained, "push", environment=game, operators=operators, lineups="pairs", episodes=4)
+    assert {record["lineup"] for record in found} == {"ippo-vs-ppo", "ppo-vs-ippo"}
+    assert [(record["ended"], record["failures"]) for record in found] == [("truncated", [])] * 8
+    assert all(set(record["numerics"]) == {"ippo", "ppo", "environment"} for record in found)
+    assert len({record["action_hash"] for record in found}) > 1
+    for record in found:
+        ahead = max(record["returns"], key=record["returns"].get)
+        assert record["winners"] == [ahead]
+    shard = {"operators": operators, "lineups": {"ippo-vs-ppo": {"adversary_0": "ippo", "agent_0": "ppo"}}}
+    alone = play(trained, "simple_push_v3", **shard, lanes=1, environment={"family": "parallel"}, episodes=(0, 4))
+    together = play(trained, "simple_push_v3", **shard, lanes=3, environment={"family": "parallel"}, episodes=(0, 4))
+    assert records(trained, alone) == records(trained, together)
+
+    report = json.loads(Cli(trained.home.path)("report", "push", "--json").stdout)["report"]
+    assert "Head to head" in Path(report).read_text()
+    games = json.loads((Path(report).parent / "summary.json").read_text())["games"]
+    assert games["ratings"]["ratings"].keys() == {"ippo", "ppo"}
+
+
+def test_a_checkpoint_of_another_library_is_named_and_the_rest_goes_on(trained):
+    operators = {
+        "dqn-in-cleanrl": {"worker": "cleanrl", "checkpoint": "run:cart-dqn@last"},
+        "ppo-in-xuance": {"worker": "xuance", "checkpoint": "run:cart@last"},
+        "random": {"worker": "random"},
+    }
+    found, _ = evaluate(trained, "foreign", operators=operators, episodes=2)
+    ended = {record["lineup"]: record["ended"] for record in found}
+    assert ended == {"dqn-in-cleanrl": "failed", "ppo-in-xuance": "failed", "random": "terminated"}
+    told = [record["failures"][0]["message"] for record in found if record["failures"]]
+    assert len(told) == 4
 
 
 def test_each_library_is_judged_in_the_versions_that_it_was_trained_with(trained, tmp_path):
