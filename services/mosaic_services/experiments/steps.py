@@ -56,7 +56,10 @@ class Steps:
             out.flush()
             os.fsync(out.fileno())
         fresh = self.index_file.with_suffix(".new")
-        fresh.write_bytes(orjson.dumps(index))
+        with fresh.open("wb") as out:
+            out.write(orjson.dumps(index))
+            out.flush()
+            os.fsync(out.fileno())  # else a power loss may leave it empty
         fresh.replace(self.index_file)
 
     def _read_index(self) -> defaultdict[str, dict[str, tuple[int, int]]]:

@@ -192,7 +192,8 @@ class Screen:
         elif key.isdigit():
             self._typed = (self._typed + key)[-_MOST_DIGITS:]
         elif key == "s":
-            self._pause()
+            if self._is_playing:  # a pause also drops steps that were asked for before
+                self._pause()
             whose = {} if self._player is None else {"agent": self._player}
             self._talk.ask(cmd="step", n=int(self._typed or 1), **whose)
             self._typed = ""
