@@ -217,8 +217,14 @@ def test_a_checkpoint_of_another_library_is_named_and_the_rest_goes_on(trained):
     found, _ = evaluate(trained, "foreign", operators=operators, episodes=2)
     ended = {record["lineup"]: record["ended"] for record in found}
     assert ended == {"dqn-in-cleanrl": "failed", "ppo-in-xuance": "failed", "random": "terminated"}
-    told = [record["failures"][0]["message"] for record in found if record["failures"]]
-    assert len(told) == 4
+    ordered = sorted(found, key=lambda record: record["lineup"])
+    told = [failure for record in ordered for failure in record["failures"]]
+    assert [(failure["kind"], failure["operator"]) for failure in told] == [
+        *[("refused", "dqn-in-cleanrl")] * 2,
+        *[("refused", "ppo-in-xuance")] * 2,
+    ]
+    assert "no .cleanrl_model file" in told[0]["message"]
+    assert "not a checkpoint of the xuance worker" in told[-1]["message"]
 
 
 def test_each_library_is_judged_in_the_versions_that_it_was_trained_with(trained, tmp_path):
