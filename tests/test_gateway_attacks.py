@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import http.client
 import json
 import socket
@@ -210,7 +211,9 @@ def test_page_is_served_from_its_folder_and_nothing_else(gateway):
 def test_reports_run_no_script_and_lead_nowhere_else(stack, gateway):
     folder = stack.home.experiments / "trial"
     (folder / "report").mkdir(parents=True)
-    (folder / "report" / "index.html").write_text("<script>alert(1)</script>")
+    page = "<style>p { margin: 0 }</style><style>p { display: none }</style><script>alert(1)</script>"
+    (folder / "report" / "index.html").write_text(page)
+    (folder / "report" / "plot.svg").write_text("<svg><style>p { margin: 0 }</style></svg>")
     (folder / "state.json").write_text("secret")
     (folder / "report" / "link.json").symlink_to(folder / "state.json")
     (folder / "experiment.json").write_text(json.dumps({"operators": {"a": {"config": {"api_key": SECRET}}}}))
@@ -224,6 +227,12 @@ def test_reports_run_no_script_and_lead_nowhere_else(stack, gateway):
     assert "sandbox" in policy
     assert "script" not in policy  # neither a source of scripts nor `allow-scripts`
     assert "frame-ancestors 'self'" in policy
+    assert "unsafe" not in policy
+    digest = base64.b64encode(hashlib.sha256(b"p { margin: 0 }").digest()).decode()
+    assert f"style-src 'sha256-{digest}';" in policy, "the style sheet in the head, and no other"
+    figure = gateway.get("/reports/trial/plot.svg").headers
+    assert figure["content-disposition"] == "attachment"
+    assert "unsafe" not in figure["content-security-policy"]
     assert gateway.get("/reports/trial").json()["written_at"] > 0
     assert gateway.get("/reports/nothing").json() == {"written_at": None}
     for path in (

@@ -226,10 +226,25 @@ def _themed(svg: str, described: str) -> str:
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     box = re.search(r'viewBox="[^"]*"', body)
+    # What stood in a style sheet of the drawing's own is inherited from its root.
     opened = f'<svg {box[0] if box else ""} role="img" aria-label="{escape(described, quote=True)}" '
+    opened += 'stroke-linejoin="round" stroke-linecap="butt" '
     opened += 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
     body = re.sub(r"<svg[^>]*>", lambda _: opened, body, count=1)
-    body = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 system-ui, sans-serif", body)
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'style="([^"]*)"', lambda found: _attributes(found[1]), body)
     for place, colour in enumerate(COLOURS, 1):
         body = body.replace(colour, f"var(--c{place})")
     return body.replace(INK, "var(--ink)").replace(GRID, "var(--grid)")
+
+
+def _attributes(style: str) -> str:
+    """Turn a style into attributes of SVG: the page's content security policy allows its own style sheet alone."""
+    pairs = []
+    for each in style.split(";"):
+        name, _, value = (part.strip() for part in each.partition(":"))
+        if name == "font":  # a size and families; the family is the page's
+            name, value = "font-size", next(part for part in value.split() if part.endswith("px"))
+        if name:
+            pairs.append(f'{name}="{value}"')
+    return " ".join(pairs)

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from mosaic_services.report.numbers import percent
-from mosaic_services.report.style import STYLE
+from mosaic_services.report.style import POLICY, STYLE, shade_of
 from mosaic_services.report.tables import decimals_of
 from mosaic_services.report.texts import all_tables
 
@@ -24,7 +24,6 @@ __all__ = ["Videos", "episode_pages", "index_page", "place_of"]
 ROWS_PER_PAGE = 1_000
 _ROWS_ON_THE_INDEX = 100
 _VIDEOS_ON_THE_INDEX = 8
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; media-src 'self'"
 Videos = dict[tuple[str, int], str]
 """Where the video of an episode of a lineup is, in the report's folder."""
 
@@ -75,7 +74,7 @@ def episode_pages(found: Analysis, videos: Videos) -> Iterator[tuple[str, str]]:
 
 
 def _page(title: str, body: str) -> str:
-    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head += f"<title>{escape(title)}</title><style>{STYLE}</style>"
     unbroken = body.replace(" %", "&nbsp;%")
@@ -93,7 +92,7 @@ def _facts(found: Analysis) -> str:
 
 
 def _table(table: Table, link: Callable[[Cell], str]) -> str:
-    head = "".join(f"<th{_side(table, name)}>{escape(name.strip())}</th>" for name in table.columns)
+    head = "".join(f"<th{_classes(table, name)}>{escape(name.strip())}</th>" for name in table.columns)
     rows = []
     for row in table.rows:
         cells = []
@@ -101,24 +100,19 @@ def _table(table: Table, link: Callable[[Cell], str]) -> str:
             text = escape(cell.text).replace("\n", "<br>")
             if target := link(cell):
                 text = f'<a href="{escape(target, quote=True)}">{text}</a>'
-            cells.append(f"<td{_side(table, name)}{_shade(cell)}>{text}</td>")
+            cells.append(f"<td{_classes(table, name, cell.shade)}>{text}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f'<section id="{table.name}"><h2>{escape(table.title)}</h2><div class="wide">{body}</div>{note}</section>'
 
 
-def _side(table: Table, name: str) -> str:
-    if name not in table.left:
-        return ""
-    return ' class="left message"' if name == "message" else ' class="left"'
-
-
-def _shade(cell: Cell) -> str:
-    if cell.shade is None:
-        return ""
-    side, strength = ("--win", cell.shade - 0.5) if cell.shade >= 0.5 else ("--loss", 0.5 - cell.shade)  # noqa: PLR2004 - a half
-    return f' style="background: rgba(var({side}), {0.7 * strength:.2f})"'
+def _classes(table: Table, name: str, share: float | None = None) -> str:
+    """Return the attribute with the classes of a cell in a column; nothing if it has none."""
+    classes = ["left"] * (name in table.left) + ["message"] * (name == "message" and name in table.left)
+    if share is not None and (shade := shade_of(share)):
+        classes.append(shade)
+    return f' class="{" ".join(classes)}"' if classes else ""
 
 
 def _figures(figures: Sequence[Figure]) -> str:

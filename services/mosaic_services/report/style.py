@@ -1,6 +1,12 @@
 """The style sheet of the report's pages: light and dark, from a phone to a wide screen."""
 
-__all__ = ["STYLE"]
+import base64
+import hashlib
+
+__all__ = ["POLICY", "STYLE", "shade_of"]
+
+_SHADES = 10
+_DARKEST = 0.35
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -51,3 +57,18 @@ dt { color: var(--soft) } dd { margin: 0; overflow-wrap: anywhere } dd dl { marg
   th, td { padding: .34rem .55rem } h1 { font-size: 1.4rem } }
 @media print { body { max-width: none } .tall { max-height: none } }
 """
+STYLE += "".join(
+    f".{side}-{step} {{ background: rgba(var(--{side}), {_DARKEST * step / _SHADES:.3f}) }}\n"
+    for side in ("win", "loss")
+    for step in range(1, _SHADES + 1)
+)
+
+_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src 'self'; media-src 'self'"
+"""The content security policy of a page: its style sheet, pictures and videos, and no script."""
+
+
+def shade_of(share: float) -> str:
+    """Return the class of a cell that shows a share: none at a half, darker the farther from it."""
+    step = round(abs(share - 0.5) * 2 * _SHADES)
+    return "" if step == 0 else f"{'win' if share > 0.5 else 'loss'}-{step}"  # noqa: PLR2004 - a half
