@@ -384,8 +384,8 @@ def test_a_budget_of_an_experiment_holds_over_processes_that_play_it_at_once(are
         played = [each.result() for each in playing]
     ended = Counter(record["lineup"] for records, _ in played for record in records)
     assert ended.pop("random") == 20
-    assert set(ended) == set(budgets)
-    assert max(ended.values()) < 20
+    assert set(ended) <= set(budgets), "a budget may be used up before an episode has ended"
+    assert all(count < 20 for count in ended.values())
     for name, most in budgets.items():
         assert all(f"of {most:g} {name} are used up" in printed for _, printed in played)
         bill = server.stats()["billed"][name]
