@@ -114,11 +114,11 @@ def test_states_come_four_times_a_second_however_often_a_page_gets_frames_and_gi
             say(page, type="watch_frames", id=number, run=run, max_dim=160)
         until(page, lambda message: message["type"] == "frame")
         states, frames, began = 0, 0, time.monotonic()
-        while (passed := time.monotonic() - began) < 3:
+        while (passed := time.monotonic() - began) < 8:
             kind = until(page, lambda _: True)["type"]
             states, frames = states + (kind == "states"), frames + (kind == "frame")
-    # One may have been on its way, and one may be due at both ends.
-    assert 0 < states <= 4 * passed + 2
+    # Some may have been on their way, if this process was held up. Without the limit it was seven a second.
+    assert 0 < states <= 4 * passed + 8
     for run in runs:
         stack.cancel(run)
         stack.wait_final(run)
