@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float64]
     Indices = npt.NDArray[np.integer]
+    Drawn = npt.NDArray[Any]
+    """Scores, or their ranks."""
 
 __all__ = [
     "CONFIDENCE",
     "Interval",
     "bootstrap",
     "draws",
+    "in_order",
     "nested_bootstrap",
     "percentile_interval",
     "resample_count",
@@ -32,6 +35,8 @@ Interval = tuple[float, float]
 _CHUNK = 250_000
 _MOST_RESAMPLES = 10_000
 _FEWEST_RESAMPLES = 2_000
+# Above, an index needs more than the 16 bits that NumPy sorts by radix.
+_MOST_SMALL = 1 << 16
 # Scores drawn in all for one interval, as far as the limits above allow: keeps 100,000 episodes within seconds.
 _DRAWN = 10_000_000
 
@@ -50,7 +55,7 @@ def draws(sizes: Sequence[int], generator: np.random.Generator, resamples: int) 
 
 
 def bootstrap(
-    strata: Sequence[Array], statistic: Callable[[Array], Array], chunks: Iterable[Sequence[Indices]]
+    strata: Sequence[Drawn], statistic: Callable[[Drawn], Array], chunks: Iterable[Sequence[Indices]]
 ) -> Array:
     """Apply a statistic to resamples; each stratum is resampled by itself, and their scores are joined.
 
@@ -64,7 +69,7 @@ def bootstrap(
 
 
 def nested_bootstrap(
-    seeds: Array, statistic: Callable[[Array], Array], generator: np.random.Generator, resamples: int
+    seeds: Drawn, statistic: Callable[[Drawn], Array], generator: np.random.Generator, resamples: int
 ) -> Array:
     """Resample training seeds (rows), then the episodes of each seed that was drawn, and apply a statistic."""
     count, episodes = seeds.shape
@@ -77,6 +82,18 @@ def nested_bootstrap(
         drawn = flat[first + generator.integers(0, episodes, shape, dtype=np.uint32)]
         found.append(statistic(drawn.reshape(shape[0], -1)))
     return np.concatenate(found)
+
+
+def in_order(ordered: Array, drawn: Drawn) -> Array:
+    """Return the scores at the indices that were drawn, each row in order; the scores themselves are in order.
+
+    The indices are sorted in place of the scores: several times as fast.
+    """
+    small = len(ordered) <= _MOST_SMALL
+    indices: Indices = drawn.astype(np.uint16 if small else np.uint32)
+    indices.sort(axis=-1, kind="stable" if small else None)
+    found: Array = ordered[indices]
+    return found
 
 
 def percentile_interval(estimates: Array, confidence: float = CONFIDENCE) -> Interval:

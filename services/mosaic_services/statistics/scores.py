@@ -17,6 +17,7 @@ from mosaic_services.statistics.resampling import (
     Interval,
     bootstrap,
     draws,
+    in_order,
     nested_bootstrap,
     percentile_interval,
     resample_count,
@@ -106,16 +107,21 @@ def algorithm_score(
     """Summarise the episodes of several training seeds; of each seed as many count as the shortest has."""
     episodes = min(len(each) for each in seeds)
     table = np.stack([np.asarray(each, dtype=np.float64)[:episodes] for each in seeds])
-    pooled = np.sort(table.ravel())
+    order = np.argsort(table, axis=None, kind="stable")
+    pooled = table.ravel()[order]
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(table.size)
 
     def statistics(rows: Array) -> Array:
-        ordered = np.sort(rows)
+        ordered = in_order(pooled, rows)
         gap = np.zeros(len(rows)) if target is None else optimality_gap(ordered, target)
         return np.stack([ordered.mean(-1), iqm_of_sorted(ordered), _median(ordered), gap], axis=-1)
 
     nested: list[Interval | None] = [None] * 4
     if len(table) > 1:
-        drawn = nested_bootstrap(table, statistics, np.random.default_rng(0), resample_count(table.size))
+        drawn = nested_bootstrap(
+            ranks.reshape(table.shape), statistics, np.random.default_rng(0), resample_count(table.size)
+        )
         nested = [percentile_interval(column, confidence) for column in drawn.T]
     return AlgorithmScore(
         seeds=len(table),
@@ -136,10 +142,12 @@ def _resampled(found: Array) -> Array:
     """IQM and median of resamples, one row each."""
 
     def statistics(rows: Array) -> Array:
-        rows.sort()
-        return np.stack([iqm_of_sorted(rows), _median(rows)], axis=-1)
+        ordered = in_order(found, rows)
+        return np.stack([iqm_of_sorted(ordered), _median(ordered)], axis=-1)
 
-    return bootstrap([found], statistics, draws([len(found)], np.random.default_rng(0), resample_count(len(found))))
+    return bootstrap(
+        [np.arange(len(found))], statistics, draws([len(found)], np.random.default_rng(0), resample_count(len(found)))
+    )
 
 
 def _median(ordered: Array) -> Array:
