@@ -15,7 +15,8 @@ Then, with a real stack, Chromium and pages (`_gateway_pages.py`; --store-only l
 - js_kb: the page's scripts, gzipped.
 - stream_events_per_s, fairness: events that twenty pages receive together while a run emits 8,000 a second; the slowest
   page divided by the fastest.
-- training_ratio: steps per second of a run that twenty pages follow, divided by those without any page, in turns.
+- training_ratio: steps per second of a run that twenty pages follow, divided by those without any page, in turns. The
+  pages, which would be on other machines, take only what is left of one CPU.
 Wall times depend on what else the machine does.
 """
 

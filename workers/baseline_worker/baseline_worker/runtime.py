@@ -68,7 +68,7 @@ def run(context: RunContext[BaselineConfig]) -> None:
             task=f"{config.agent} agent on {config.env_id}",
             versions={"python": platform.python_version(), "gymnasium": gymnasium.__version__},
         )
-        step, returns, recent = 0, [], deque[float](maxlen=_WINDOW)
+        step, episodes, total, recent = 0, 0, 0.0, deque[float](maxlen=_WINDOW)
         for episode in range(config.episodes):
             seed = None if config.seed is None else config.seed + episode
             if seed is not None:  # an episode depends on its seed alone, so that a run can be split into shards
@@ -93,15 +93,16 @@ def run(context: RunContext[BaselineConfig]) -> None:
                     )
             if not over:
                 break  # max_steps cut this episode short: its return is meaningless
-            returns.append(episode_return)
+            episodes += 1
+            total += episode_return
             recent.append(episode_return)
             emitter.episode(episode, episode_return, length=step - start, step=step, seed=seed)
             if (episode + 1) % _WINDOW == 0 or episode + 1 == config.episodes:
-                emitter.scalars(step, {f"return_mean_{_WINDOW}": fmean(recent), "return_mean": fmean(returns)})
+                emitter.scalars(step, {f"return_mean_{_WINDOW}": fmean(recent), "return_mean": total / episodes})
     finally:
         env.close()
-    summary = {"steps": step, "episodes": len(returns), "return_mean": fmean(returns) if returns else None}
-    emitter.run_completed(step=step, episodes=len(returns), summary=summary)
+    summary = {"steps": step, "episodes": episodes, "return_mean": total / episodes if episodes else None}
+    emitter.run_completed(step=step, episodes=episodes, summary=summary)
 
 
 class BaselineInteractive(InteractiveWorker):
