@@ -1,5 +1,6 @@
 """The policies of a shard: starts their processes, seats them, and starts one again that has died."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -146,6 +147,7 @@ class Policies:
             process = self._processes.get(operator) or self._start(operator)
             seat = PolicySeat(operator, agent, game, process, self._config.lanes)
             seat.experiment = self._config.experiment
+            seat.is_in_lockstep = self._is_in_lockstep(len(game.agents))
             seat.join(_JOIN_SEED, deadlines.start_s)
             if sights.turns.get(agent) and not seat.is_asynchronous:
                 way = probe(seat, sights.turns[agent], deadlines.action_s)
@@ -155,6 +157,12 @@ class Policies:
                 raise RefusedError(operator, agent, f"operator {operator}: {error}") from error
             raise InfrastructureError(f"operator {operator} could not be started: {error}") from error
         return seat
+
+    def _is_in_lockstep(self, agents: int) -> bool:
+        """Whether policies wait for one question after the other, and waiting awake takes no CPU from another."""
+        config = self._config
+        at_once = agents if config.environment.family == "parallel" else 1
+        return config.mode != "manual" and config.lanes == 1 and at_once < len(os.sched_getaffinity(0))
 
     def _start(self, operator: str) -> PolicyProcess:
         entry = self._config.operators[operator]

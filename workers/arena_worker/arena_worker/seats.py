@@ -99,6 +99,8 @@ class PolicySeat(Seat):
         """How long a decision may take by the policy's own limits."""
         self.wants_pictures = False
         self.experiment: str | None = None
+        self.is_in_lockstep = False
+        """Whether it is asked again soon after each answer, one question at a time."""
         self._begins = False
         self._wanted = lanes
         self.probe_lane = lanes + BATCH
@@ -115,6 +117,8 @@ class PolicySeat(Seat):
         """Have the policy prepare for this agent; PolicyError if it refuses."""
         self._make_slots()
         request = self._init(seed) | {"lanes": self.probe_lane + BATCH}
+        if self.is_in_lockstep:
+            request["lockstep"] = True
         if self._slots is not None:
             request["slots"] = {"path": self._slots.path, "size": self._slots.size}
         try:

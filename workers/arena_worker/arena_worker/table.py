@@ -19,13 +19,10 @@ from arena_worker.process import Answer, PolicyError, PolicyProcess
 from arena_worker.seats import OUTSTANDING, OwnSeat, PolicySeat, Seat, said_in
 from arena_worker.seeds import Seeds
 from arena_worker.videos import Video
+from mosaic_worker.close_watch import CloseWatch
 
 __all__ = ["Table"]
 
-_SPIN_S = 300e-6
-"""How long an answer is looked for before the arena sleeps, if it plays one episode at a time."""
-_MOST_MISSED = 63
-"""How many waits are left out at most after looks that found nothing."""
 _TICK_S = 1.0
 """Maximum time between two looks at whether to stop, and at whether an answer is overdue."""
 
@@ -64,7 +61,7 @@ class Table:
         # Lanes whose moves are decided but not due yet, each with the generation of its episode.
         self._paced: list[tuple[Lane, int]] = []
         self._cpus = len(os.sched_getaffinity(0)) if len(self._lanes) == 1 else 0
-        self._missed = self._patient_for = 0
+        self._watch = CloseWatch()
         self._processes: dict[int, PolicyProcess] = {}
         self._poll = select.poll()
 
@@ -223,7 +220,7 @@ class Table:
         if self._paced:
             patience = max(0.0, min(patience, min(lane.due for lane, _ in self._paced) - time.monotonic()))
         # Not if that took the CPU from one of them.
-        ready = self._watch_closely() if 0 < awaited < self._cpus else []
+        ready = self._watch.look(self._poll) if 0 < awaited < self._cpus else []
         ready = ready or self._poll.poll(1000 * patience)
         for fd, _ in ready:
             self._take(self._processes[fd])
@@ -233,24 +230,6 @@ class Table:
             for process in self._processes.values():
                 if process.patience() <= 0:
                     self._take(process, late=True)
-
-    def _watch_closely(self) -> list[tuple[int, int]]:
-        """Look again and again for a moment: to sleep and be woken takes longer than most decisions.
-
-        Looks that find nothing in time are a waste, so they become rarer.
-        """
-        if self._patient_for:
-            self._patient_for -= 1
-            return []
-        until = time.perf_counter() + _SPIN_S
-        poll = self._poll.poll
-        while not (ready := poll(0)):
-            if time.perf_counter() >= until:
-                self._missed = min(2 * self._missed + 1, _MOST_MISSED)
-                self._patient_for = self._missed
-                return []
-        self._missed = 0
-        return ready
 
     def _listen(self) -> None:
         """Watch the output of every policy."""

@@ -4,15 +4,18 @@ The requests of the original MOSAIC are understood, too: the verb may stand in `
 `player_id`.
 """
 
+import os
+import select
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic_core import from_json
 
 from mosaic_worker.arrays import Slots, is_in_slot, read_arrays
+from mosaic_worker.close_watch import CloseWatch
 from mosaic_worker.errors import RequestError, RunCancelled, WorkerError
 from mosaic_worker.interactive import InteractiveWorker
 
@@ -20,9 +23,10 @@ __all__ = ["Conversation", "serve"]
 
 _VERBS = ("cmd", "command", "type")
 _KNOWN_FACTS = frozenset(
-    {*_VERBS, "id", "agent", "player_id", "observation_space", "action_space", "seed", "lanes", "slots"}
+    {*_VERBS, "id", "agent", "player_id", "observation_space", "action_space", "seed", "lanes", "slots", "lockstep"}
 )
 _DECISION_FACTS = frozenset({*_VERBS, "id", "agent", "player_id", "observation", "action_mask", "lane", "info"})
+_CHUNK = 1 << 16
 _MAX_LANES = 4096
 _MAX_KNOWN = 64
 _REPEATABLE = frozenset({"cmd", "agent", "lane", "lanes", "observation", "observations", "action_mask", "action_masks"})
@@ -40,19 +44,34 @@ def serve(make: Callable[[], InteractiveWorker], requests: int, send: Callable[[
 
     conversation = Conversation(worker, send_one)
     try:
-        with open(requests, "rb", closefd=False) as lines:
-            for line in lines:
-                if line.isspace():
-                    continue
-                reply = conversation.answer(line)
-                if reply is None:
-                    continue
-                send_one(reply)
-                if reply["type"] == "stopped":
-                    return
+        for line in _lines(requests, conversation):
+            if not line or line.isspace():
+                continue
+            reply = conversation.answer(line)
+            if reply is None:
+                continue
+            send_one(reply)
+            if reply["type"] == "stopped":
+                return
     finally:
         conversation.close()
         worker.close()
+
+
+def _lines(fd: int, conversation: "Conversation") -> Iterator[bytes]:
+    """Yield requests as they come."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    rest = b""
+    while True:
+        if conversation.watch is not None:
+            conversation.watch.look(poll)
+        chunk = os.read(fd, _CHUNK)
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    yield rest
 
 
 class _Known(NamedTuple):
@@ -72,6 +91,8 @@ class Conversation:
         """Answer with a worker; `later` sends the answers that the worker puts off."""
         self._worker = worker
         self._later = later
+        self.watch: CloseWatch | None = None
+        """How the next request is waited for, if it comes soon after each answer."""
         kind = type(worker)
         self._begins = kind.begin_episode is not InteractiveWorker.begin_episode
         self._batches = kind.select_actions is not InteractiveWorker.select_actions
@@ -153,6 +174,7 @@ class Conversation:
             raise RequestError("init_agent needs action_space")
         agent, seed, wanted = _agent(request), _seed(request), _whole(request, "lanes", least=1)
         self._known.clear()
+        self.watch = CloseWatch() if request.get("lockstep") is True else None
         if facts := {name: value for name, value in request.items() if name not in _KNOWN_FACTS}:
             self._worker.inform(agent, facts)
         self._worker.init_agent(request.get("observation_space"), request["action_space"], seed, agent)

@@ -1,13 +1,17 @@
 """A conversation in interactive mode: lanes, batches, all array encodings, and the original MOSAIC's verbs."""
 
 import json
+import os
+import select
+import threading
 
 import numpy as np
 import pytest
 
 from mosaic_worker.arrays import Slots, as_base64
+from mosaic_worker.close_watch import CloseWatch
 from mosaic_worker.config import with_checkpoint
-from mosaic_worker.conversation import Conversation
+from mosaic_worker.conversation import Conversation, serve
 from mosaic_worker.encoding import encode
 from mosaic_worker.errors import ConfigError
 from mosaic_worker.interactive import InteractiveWorker, StepResult
@@ -108,6 +112,46 @@ def test_a_request_with_the_same_bytes_is_answered_by_what_lies_in_shared_memory
     conversation.answer(encode(init(lanes=1, slots={"path": slots.path, "size": slots.size})))
     assert "lane 1 is not one of the 1" in conversation.answer(line)["message"]
     conversation.close()
+
+
+@pytest.mark.parametrize("more", [{}, {"lockstep": True}])
+def test_requests_are_answered_however_their_bytes_arrive(more):
+    ours, theirs = os.pipe()
+    worker, answers, arrived = Counter(), [], threading.Semaphore(0)
+
+    def send(answer):
+        answers.append(answer)
+        arrived.release()
+
+    serving = threading.Thread(target=serve, args=(lambda: worker, ours, send))
+    serving.start()
+    question = encode({"cmd": "select_action", "agent": "a", "observation": [1, 2]})
+    pieces = [encode(init(**more)) + b"\n", question[:9], question[9:] + b"\n\n" + question, b"\n", question]
+    for piece, count in zip(pieces, (1, 0, 1, 1, 0), strict=True):
+        os.write(theirs, piece)
+        assert all(arrived.acquire(timeout=30) for _ in range(count))
+    os.close(theirs)  # the last request has no newline
+    serving.join(30)
+    os.close(ours)
+    assert [answer.get("action", answer["type"]) for answer in answers] == ["agent_ready", 3.0, 3.0, 3.0]
+    assert worker.told == []  # how it is asked is not the worker's business
+
+
+def test_looks_that_find_nothing_become_rarer(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    ours, theirs = os.pipe()
+    poll = select.poll()
+    poll.register(ours, select.POLLIN)
+    watch = CloseWatch()
+    assert watch.look(poll) == []
+    os.write(theirs, b"x")
+    assert [bool(watch.look(poll)) for _ in range(3)] == [False, True, True]
+    os.read(ours, 1)
+    assert watch.look(poll) == []  # one of these counts again as the first
+    os.write(theirs, b"x")
+    assert [bool(watch.look(poll)) for _ in range(2)] == [False, True]
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_one_action_is_a_batch_of_one_and_has_probabilities_if_they_are_asked_for():
