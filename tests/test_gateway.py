@@ -89,7 +89,8 @@ def test_page_sees_states_from_the_queue_to_the_end(stack, gateway):
         say(page, type="watch_states")
         first = until(page, lambda message: message["type"] == "states")
         assert first["whole"]
-        run = stack.submit(config={"events": 20}, name="seen")
+        # States come four times a second: the run takes longer than that.
+        run = stack.submit(config={"events": 60, "rate": 30}, name="seen")
         seen: list[str] = []
         complete = False
         # The last summary may come before the last state, after it, or in the same message.
