@@ -5,7 +5,6 @@ Needs the packages of scripts/setup --dev.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import multiprocessing
@@ -28,6 +27,7 @@ from websockets.exceptions import ConnectionClosed  # noqa: E402
 
 from mosaic_bus.commands import CancelGroup, SubmitMany  # noqa: E402
 from mosaic_bus.messages import RunSpec  # noqa: E402
+from mosaic_services.attempt_folder.proc import lower_priority  # noqa: E402
 from mosaic_services.environments import build, read_recipe  # noqa: E402
 
 if TYPE_CHECKING:
@@ -162,15 +162,12 @@ def read_curves(url: str, cookie: str, run: str, metric: str, events: Any, stop:
 def yield_cpu() -> None:
     """Take only CPU time that nobody else wants, and of one CPU.
 
-    Linux weighs sessions before processes (autogroup), and the services are in the session of this bench: a nice value
-    alone would let the pages compete with the worker, whose session is nice 10, at the weight of the services. On any
-    CPU they would also move the worker about, which pages on other machines do not.
+    In the session of this bench, which is that of the services, they would go before the worker; see `lower_priority`.
+    On any CPU they would also move the worker about, which pages on other machines do not.
     """
     os.setsid()
-    os.nice(19)
+    lower_priority(19)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
 
 
 def be_pages(url: str, cookie: str, run: str, metric: str, events: list[Any], stop: Stop, last: bool) -> None:

@@ -74,15 +74,15 @@ def fair_share(pid: int, resident: int) -> int:
     return resident
 
 
-def lower_priority() -> None:
+def lower_priority(nice: int = _WORKER_NICE) -> None:
     """Lower this process's priority below that of the services, so that a busy machine still stores and cancels.
 
     With autogroup, Linux shares CPU time between sessions. Each worker is a session of its own and all services may be
     one session, so four workers would get four fifths of the machine. Without autogroup, nice alone decides.
     """
-    os.nice(_WORKER_NICE)
+    os.nice(nice)
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
-        file.write(str(_WORKER_NICE))
+        file.write(str(nice))
 
 
 def restore_priority(pid: int) -> bool:

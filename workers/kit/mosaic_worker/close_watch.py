@@ -14,8 +14,8 @@ _MOST_LEFT_OUT = 63
 class CloseWatch:
     """Looks for input again and again for a moment: to sleep and be woken takes longer than most decisions.
 
-    Moments that find nothing are a waste, so they become rarer. Others who want the CPU go first; if there is only one,
-    whoever is waited for needs it.
+    Moments that find nothing are a waste, so they become rarer. With only one CPU there are none: whoever is waited for
+    needs it. Linux lets others go first within a session only, so whoever makes a watch sees to it that there is room.
     """
 
     def __init__(self) -> None:

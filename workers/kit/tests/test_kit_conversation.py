@@ -147,7 +147,7 @@ def test_looks_that_find_nothing_become_rarer(monkeypatch):
     os.write(theirs, b"x")
     assert [bool(watch.look(poll)) for _ in range(3)] == [False, True, True]
     os.read(ours, 1)
-    assert watch.look(poll) == []  # one of these counts again as the first
+    assert watch.look(poll) == []  # what was found has made such moments frequent again
     os.write(theirs, b"x")
     assert [bool(watch.look(poll)) for _ in range(2)] == [False, True]
     os.close(ours)
