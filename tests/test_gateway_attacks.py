@@ -489,10 +489,15 @@ def test_with_a_certificate_everything_is_encrypted(tmp_path):
             asked = {"Cookie": cookie, "Origin": origin, **JSON}
             assert ask("POST", "/api/scheduler/runs", **asked).status == status
         listening = {"additional_headers": {"Cookie": cookie}, "ssl": trusting}
-        with connect(f"wss://{netloc}/ws", origin=f"https://{netloc}", **listening) as page:
-            assert read(page)["type"] == "welcome"
-        with pytest.raises(InvalidStatus):
-            connect(f"wss://{netloc}/ws", origin=f"http://{netloc}", **listening)
+
+        # The client with threads reads and writes a TLS connection at the same time, and now and then waits for ever.
+        async def listen() -> None:
+            async with connect_async(f"wss://{netloc}/ws", origin=f"https://{netloc}", **listening) as page:
+                assert json.loads(await page.recv())["type"] == "welcome"
+            with pytest.raises(InvalidStatus):
+                await connect_async(f"wss://{netloc}/ws", origin=f"http://{netloc}", **listening)
+
+        asyncio.run(asyncio.wait_for(listen(), PATIENCE_S))
         # Who does not speak TLS learns nothing.
         plain = http.client.HTTPConnection(netloc, timeout=PATIENCE_S)
         plain.request("GET", "/healthz")

@@ -94,10 +94,9 @@ def test_a_fault_fails_its_check(variant, run_module, code, expected, reason):
 
 @pytest.mark.slow
 def test_prints_that_reach_stdout_fail_the_check(variant, run_module):
-    # This worker undoes the kit's protection: it points descriptor 1 back at the journal.
-    undo = {
-        '    if config.mode == "raise":': '    os.dup2(emitter.fd, 1); time.sleep(0.5)\n    if config.mode == "raise":'
-    }
+    # This worker undoes the kit's protection: it points descriptor 1 back at the journal, before anything can print.
+    started = 'emitter.run_started(config.run_id, "tiny", seed=config.seed)'
+    undo = {started: f"os.dup2(emitter.fd, 1); {started}; time.sleep(0.5)"}
     results = check(run_module, variant(code=undo), "--only=prints")
     assert results["prints"]["status"] == "fail"
     assert "reached stdout" in results["prints"]["reason"]
