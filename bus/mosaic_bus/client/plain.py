@@ -136,10 +136,18 @@ class Bus:
             self._end_loop()
 
     def _end_loop(self) -> None:
-        self.call(self._loop.shutdown_default_executor())
+        self.call(self._end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        """Wait for the ends of tasks as well: a live view that was just closed is still closing."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_default_executor()
 
     def call(self, coroutine: Coroutine[object, object, Value]) -> Value:
         """Run a coroutine of `client` and return its result."""
