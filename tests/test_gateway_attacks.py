@@ -23,7 +23,6 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
 
 from mosaic_services.gateway.connection import Connection
 from mosaic_services.gateway.errors import UnsafeAddressError
