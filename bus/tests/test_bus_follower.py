@@ -296,3 +296,9 @@ def test_the_synchronous_view_can_be_closed_in_the_thread_of_its_bus(shared_brok
             assert await asyncio.to_thread(read) == 1
 
     run(scenario())
+
+
+def test_bus_that_is_closed_cancels_what_still_runs_on_it(shared_broker):
+    with Bus(shared_broker.address) as bus:
+        waiting = bus.begin(asyncio.sleep(600))
+    assert waiting.cancelled()

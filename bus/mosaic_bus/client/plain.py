@@ -142,7 +142,7 @@ class Bus:
         self._loop.close()
 
     async def _end_tasks(self) -> None:
-        """Wait for the ends of tasks as well: a live view that was just closed is still closing."""
+        """Cancel what still runs, such as a live view that was closed just now, and wait until it has ended."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

@@ -62,16 +62,21 @@ def _lines(fd: int, conversation: "Conversation") -> Iterator[bytes]:
     """Yield requests as they come."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    rest = b""
+    begun: list[bytes] = []
     while True:
         if conversation.watch is not None:
             conversation.watch.look(poll)
         chunk = os.read(fd, _CHUNK)
         if not chunk:
             break
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-    yield rest
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        if others:  # a line of many megabytes is joined once, not at each of its pieces
+            *whole, rest = others
+            yield b"".join(begun)
+            yield from whole
+            begun = [rest]
+    yield b"".join(begun)
 
 
 class _Known(NamedTuple):

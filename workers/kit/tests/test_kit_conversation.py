@@ -126,14 +126,15 @@ def test_requests_are_answered_however_their_bytes_arrive(more):
     serving = threading.Thread(target=serve, args=(lambda: worker, ours, send))
     serving.start()
     question = encode({"cmd": "select_action", "agent": "a", "observation": [1, 2]})
-    pieces = [encode(init(**more)) + b"\n", question[:9], question[9:] + b"\n\n" + question, b"\n", question]
-    for piece, count in zip(pieces, (1, 0, 1, 1, 0), strict=True):
+    long = question + b" " * 200_000  # longer than a pipe holds, and than one read takes
+    pieces = [encode(init(**more)) + b"\n", question[:9], question[9:] + b"\n\n" + question, b"\n", long, b"\n"]
+    for piece, count in zip([*pieces, question], (1, 0, 1, 1, 0, 1, 0), strict=True):
         os.write(theirs, piece)
         assert all(arrived.acquire(timeout=30) for _ in range(count))
     os.close(theirs)  # the last request has no newline
     serving.join(30)
     os.close(ours)
-    assert [answer.get("action", answer["type"]) for answer in answers] == ["agent_ready", 3.0, 3.0, 3.0]
+    assert [answer.get("action", answer["type"]) for answer in answers] == ["agent_ready", 3.0, 3.0, 3.0, 3.0]
     assert worker.told == []  # how it is asked is not the worker's business
 
 
